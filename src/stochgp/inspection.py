@@ -11,9 +11,9 @@ MAX_INPUTS, MAX_ROWS = 1000, 200
 
 
 def importance(model: Any, X: Any) -> np.ndarray:
-    """Return, for each input [D], the root mean square change of mean predictions if the values of this input are permuted.
+    """Return the importance of each input [D].
 
-    Changes have the unit of the targets. They show which inputs the model uses, not which it needs. They are based on at most 200 rows, and inputs after the first 1,000 have 0.
+    It is the root mean square change of mean predictions after permuting the input's values, in the unit of the targets. It shows which inputs the model uses, not which it needs. At most 200 rows are used, and inputs after the first 1,000 have 0.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
 
 def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
-    """Fraction of observations inside the central interval of probability `level`, ends included.
+    """Fraction of observations in the central interval of probability `level`, ends included.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Coverage and its standard error √(p(1 − p)/N) under calibration, by level: 50, 80, 95 and 99 %.
+    """Coverage and its standard error √(p(1 − p)/N) if calibrated, at 50, 80, 95 and 99 %.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 
 
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
-    """Return the distance √∫ (F̂_u(p) − p)² dp of the PIT values u_i from uniform, and its typical value √(1/(6N)) under calibration.
+    """Return the distance of PIT values from uniform, and its typical value if calibrated.
 
-    F̂_u is the empirical distribution function of the u_i. N times the squared distance is the statistic of Cramér and von Mises. Under calibration with
-    independent rows its mean is 1/6, and it exceeds 0.46 in one of 20 cases.
+    The distance is √∫ (F̂(p) − p)² dp with their empirical distribution function F̂, its typical value √(1/(6N)). N times the squared distance is the statistic
+    of Cramér and von Mises. Under calibration with independent rows its mean is 1/6, and it exceeds 0.46 in one of 20 cases.
 
     Parameters
     ----------
@@ -119,12 +119,12 @@ def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> t
 
 
 def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
-    """Mean negative logarithm of the predicted probability of the labels; lower is better. Raises ValueError for unknown labels.
+    """Mean negative logarithm of the probability of each label; lower is better.
 
     Parameters
     ----------
     y, log_probabilities, classes : array [N], array [N, C], array [C]
-        Labels; logarithms of the predicted probabilities; the class of each column.
+        Labels (ValueError for unknown labels); logarithms of the predicted probabilities; the class of each column.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)

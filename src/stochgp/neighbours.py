@@ -30,12 +30,12 @@ FIRST_LEVEL = 8  # log₂ of the rows that are searched for the earliest
 
 
 class Neighbours:
-    """Search for the nearest rows of X, by Euclidean distance or by the correlation |k(x, z)|/√(k(x, x) k(z, z)) of a kernel.
+    """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
 
-    The search is exact up to 100,000 rows. It uses a k-d tree, or all distances if the rows have more than 8 independent directions (`directions`).
-    With more rows, a tree may return rows up to 1.5 times as far as the nearest. With a kernel, the search compares its `places` (Kang and Katzfuss
-    2023), coordinates in which near points have a high correlation. A sum of kernels has several sets of places: the search takes the nearest 4k rows in
-    each set and returns the k with the highest correlation. The Tanimoto kernel has no places and is evaluated for all pairs.
+    The search is exact up to 100,000 rows. It uses a k-d tree, or all distances if the rows have more than 8 independent directions (`directions`). With more
+    rows, a tree may return rows up to 1.5 times as far as the nearest. The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search compares the kernel's
+    `places` (Kang and Katzfuss 2023), coordinates in which near points have a high correlation. A sum of kernels has several sets of places: the search takes
+    the nearest 4k rows in each set and returns the best k. The Tanimoto kernel has no places and is evaluated for all pairs.
 
     Raises ValueError for no rows and for values that are not finite.
 
@@ -180,9 +180,9 @@ def earlier_rows(
     positions: Int[np.ndarray, " P"],
     k: int,
 ) -> Int32[np.ndarray, "P k"]:
-    """Return the indices of k rows before each of these positions of `order`, the most correlated first; −1 if there are fewer.
+    """Return the indices of k correlated rows before each of these positions of `order`.
 
-    At positions t from 2^j to 2^(j+1) − 1 the search compares only the first 2^j rows, at least half of the rows before t. At positions below
+    The most correlated row is the first; −1 if there are fewer. At positions t from 2^j to 2^(j+1) − 1 the search compares only the first 2^j rows, at least half of the rows before t. At positions below
     256 it compares all earlier rows.
     """
     found = np.full((len(positions), k), NONE, np.int32)

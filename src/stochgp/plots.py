@@ -38,7 +38,7 @@ def evaluation_report(
     quantity: str = "target",
     unit: str = "",
 ) -> Figure:
-    """Return a figure with PIT values, coverage, errors against standard deviations, and predicted against actual values.
+    """Return a figure with four panels: PIT values, coverage, errors and predicted values.
 
     With a model, the figure also shows how predictions depend on the two most important inputs (`inspection.importance`).
 
@@ -169,9 +169,9 @@ class ErrorDisplay(_Display):
 def draw_dependence(
     axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
 ) -> None:
-    """Draw the mean prediction against one input, from its 2 % to its 98 % quantile, with bands of 80 and 95 %.
+    """Draw the mean prediction against one input, with bands of 80 and 95 %.
 
-    The other inputs keep their values. Bands average the rows' predicted quantiles, noise included. At most 200 rows and 12 values of text or dates are used.
+    The input runs from its 2 % to its 98 % quantile; the others keep their values. Bands average predicted quantiles, noise included. At most 200 rows and 12 values of text or dates are used.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Draw predicted against actual values. With many rows, the axes show the middle 99.8 %, and a note counts the rows outside.
+    """Draw predicted against actual values; of many, the middle 99.8 % and a note on the rest.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ def say(verbose: Any, text: str) -> None:
 
 
 class ProgressBar:
-    """One line on stderr during a fit: its current part, the elapsed seconds and, if known, the remaining seconds.
+    """One line on stderr during a fit: its current part, elapsed and remaining seconds.
 
     `verbose` "auto" shows it after 3 s on a terminal or in a notebook, 0 never, other values immediately. A file gets a line every 5 s.
     """

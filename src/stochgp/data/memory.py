@@ -44,7 +44,7 @@ class Source:
 
 
 class MemorySource(Source):
-    """N rows in memory, on the device or on the host; rows on the host are standardised block by block.
+    """N rows in memory: on the device, or on the host and standardised block by block.
 
     X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group` [N] has the number of each row's
     group (None = every row is a group). Without `inputs` and `targets` nothing is standardised. The model gets rows of `dtype`, and the devices

@@ -206,7 +206,7 @@ def read_files(
     estimator: Any, X: Any, target: Any, others: dict[str, Any], context: FitContext, *,
     keeps_all: bool, kind: Literal["real", "count", "class"] = "real", transform: Any = None,
 ) -> tuple[TrainingData, FileSource]:  # fmt: skip
-    """Return a uniform sample of the rows in files, standardised with all rows, and the source of all rows.
+    """Return a uniform sample of the rows in files, and their source, which standardises both.
 
     `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that cannot
     be used, and MemoryLimitError if `keeps_all` is True and there is no memory for all rows.

@@ -41,9 +41,9 @@ class Standardiser:
 
     @classmethod
     def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
-        """Return the standardisation of X [N, D] or [N] in float64. A row of weight 2 counts twice.
+        """Return the standardisation of X [N, D] or [N] in float64.
 
-        Raises ValueError without rows, for values that are not finite or exceed 1e150, and for weights that cannot be used.
+        A row of weight 2 counts twice. Raises ValueError without rows, for values that are not finite or exceed 1e150, and for weights that cannot be used.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -84,7 +84,7 @@ class Standardiser:
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Return Z · scale + mean in float64. Z is [N, D], or of any shape if the mean is a single number."""
+        """Return Z · scale + mean in float64, for Z [N, D], or any shape if the mean is a number."""
         return np.asarray(Z, np.float64) * self.scale + self.mean
 
 
@@ -158,9 +158,9 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
 )
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Rows: inputs X [N, D], targets y [N], frequency weights [N] (None = 1) and group numbers [N] (None = every row is a group).
+    """Rows: inputs X [N, D], targets y [N], frequency weights [N] and group numbers [N].
 
-    Leading axes may be added, for a stack of K batches. A row of weight 0 marks padding.
+    Without weights each row counts once; without groups each row is a group. A stack of K batches has a leading axis. Rows of weight 0 are padding.
     """
 
     X: Any
@@ -219,9 +219,9 @@ class Data:
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Data":
-        """Replace rows of weight ρ by ρ rows, up to 10,000, unless they are copies, so that each can be held out alone.
+        """Replace rows of weight ρ by ρ rows, up to 10,000, unless they are copies.
 
-        Equal rows are not copies if at least one in ten pairs of rows with equal inputs and group has different targets.
+        Each row can then be held out alone. Equal rows are not copies if at least one in ten pairs of rows with equal inputs and group has different targets.
         """
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):

@@ -99,7 +99,7 @@ def order_in_time(
 
 
 def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
-    """Return the columns that give the time of sorted rows ([] for none), and after which rows the time changes.
+    """Return the columns that give the time of sorted rows ([] = none), and when it changes.
 
     Either one column that never decreases and seldom repeats a value, such as a time stamp. Or whole numbers up to 366 such as year, month, day and hour:
     each never decreases while the columns before it stay constant. If these are all columns, the table is a grid and [] is returned. With `sorted_too`, a
@@ -144,7 +144,7 @@ def n_blocks(n_rows: int, reach: int) -> int:
 
 
 def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
-    """Return the correlation between errors of successive rows, and the lag at which it is below UNRELATED.
+    """Return the correlation of successive errors, and the lag at which it is below UNRELATED.
 
     The rows form 40 blocks. The mean of the 10 nearest rows of other blocks predicts each row. The predictions of rows i and i + lag use different
     halves of the rows, so their errors have no neighbours in common.
@@ -190,9 +190,9 @@ def depends(correlation: Estimate) -> bool:
 
 
 def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
-    """Return ½ log of the ratio of squared errors if only earlier rows predict the last 15 % of the rows.
+    """Return ½ log of the ratio of squared errors of the last 15 % of the rows.
 
-    The mean of the 10 nearest rows predicts half of these rows: once from earlier rows only, once also from the other half.
+    The ratio compares predictions from earlier rows only with predictions from all rows. The mean of the 10 nearest rows predicts half of these rows: once from earlier rows only, once also from the other half.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])

@@ -117,7 +117,7 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """Return a source of all standardised rows, also of rows in files, for passes that a mesh shares."""
+        """Return a source of all standardised rows, also in files, for passes that a mesh shares."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)

@@ -44,7 +44,7 @@ def check_rows(X: Array, n_inputs: int) -> None:
 
 
 class Linear(AbstractFeatureMap):
-    """Features φ(x) = (1, x₁, …, x_D)/√(D + 1) of Bayesian linear regression, without parameters.
+    """Features φ(x) = (1, x₁, …, x_D)/√(D + 1) of Bayesian linear regression. Nothing trains.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Scaled(AbstractFeatureMap):
 
 
 class Composed(AbstractFeatureMap):
-    """Features φ(g(x)) of a network's output, for example of a stationary deep kernel. Both train.
+    """Features φ(g(x)) of a network's output, such as a stationary deep kernel. Both train.
 
     Parameters
     ----------

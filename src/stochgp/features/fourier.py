@@ -55,7 +55,7 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draw frequencies and phases. `orthogonal` frequencies have less variance (Yu et al. 2016).
+        """Draw frequencies and phases. Orthogonal frequencies have less variance (Yu et al. 2016).
 
         Raises TypeError unless the kernel is stationary. Raises ValueError for fewer than 1 feature, or an odd number of paired features.
         """
@@ -94,7 +94,7 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 in a box, with Fourier features ψ of a kernel k.
+    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 in a box; ψ are Fourier features of a kernel.
 
     c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k). It is 0 in the box; outside, its
     variance 2(k(0) − k(x − c(x))) rises to 2k(0). It has no trainable parameters. Build it with `init`.
@@ -144,14 +144,14 @@ class Extrapolation(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw rows ω_j ~ N(0, I_D), orthogonal in each block of D rows; with D = 1 they are independent."""
+    """Draw rows ω_j ~ N(0, I_D), orthogonal in each block of D > 1 rows."""
     direction_key, length_key = seeds.split_key(key)
     lengths = _lengths(seeds.normal(length_key, (n, n_inputs), dtype))
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
 
 def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw uniform unit rows: each block of D rows is a Haar-distributed orthogonal matrix, or a part of it."""
+    """Draw uniform unit rows; D rows are a random orthogonal matrix, fewer a part of it."""
     block = min(n, n_inputs)
     Q, R = np.linalg.qr(np.asarray(seeds.normal(key, (-(-n // block), n_inputs, block), dtype)))
     Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]

@@ -37,9 +37,9 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 
 
 class TanimotoHashes(AbstractFeatureMap):
-    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a `kernels.Tanimoto` k, with hashes h_j and signs ξ_j = ±1.
+    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a `kernels.Tanimoto` k.
 
-    E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to
+    h_j is a hash and ξ_j = ±1 a sign. E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to
     rows. Build it with `init`.
 
     Parameters

@@ -70,7 +70,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan the number of steps and the evaluations, at which the run checks time limit and Ctrl-C."""
+        """Plan the steps and the evaluations, at which the run checks time limit and Ctrl-C."""
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
@@ -82,7 +82,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
-        """Compute constants such as lists of neighbours. Deterministic, because resumed runs repeat it."""
+        """Compute constants such as lists of neighbours; resumed runs must get the same."""
 
     @abc.abstractmethod
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
@@ -185,7 +185,7 @@ class AbstractBatchLearner(AbstractLearner):
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-        """Return the state after a step on `batch`, and numbers with "loss". A pure function for jit."""
+        """Return the state after a step on `batch`, and numbers with "loss"; pure, for jit."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         row_bytes = self.n_streams * 4 * (n_inputs + 2)  # of float32 batches on the device

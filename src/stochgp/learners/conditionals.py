@@ -97,7 +97,7 @@ class AbstractConditionals(AbstractLearner):
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """Return the model after 2 scoring steps on up to 4,096 rows, and H, as the start of a descent."""
+        """Return the model after 2 scoring steps on up to 4,096 rows, and H, to start a descent."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         state, n_taken = self._search(self.init(gp, problem), problem), 0
@@ -163,7 +163,7 @@ class AbstractConditionals(AbstractLearner):
         return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """Return the state after one damped scoring step, and its numbers. θ stays if the loss does not decrease."""
+        """Return the state after a damped scoring step, and its numbers. The loss never increases."""
         # After the last search all neighbourhoods are scored, before it a quarter of them.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
@@ -188,7 +188,7 @@ class AbstractConditionals(AbstractLearner):
         return state, {"loss": float(at.loss), "gain": _gain(at), "accepted": float(better)}
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """Return θ − H⁻¹∇L if its predicted gain is small and the last step gained as predicted, else θ."""
+        """Return θ, or θ − H⁻¹∇L if its predicted gain is small and the prediction was good."""
         at = state.at
         if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
             return state.gp

@@ -99,7 +99,7 @@ class AbstractGrowing(AbstractBatchLearner):
 
 
 def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
-    """Return the model with functions at the first n rows, if there is room, and L_jj = `start`."""
+    """Return the model with functions at the first n rows, if there is room; L_jj = `start`."""
     q: Any = gp.approximation
     X = batch.X[:n]
     start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
@@ -107,7 +107,7 @@ def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = 
 
 
 def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
-    """Return the trainable part and the rest. "weights" (a) and "root" (L) train if `moved` has them."""
+    """Return the trainable part and the rest. `moved` names "weights" (a) and "root" (L)."""
     mask = trainable_mask(gp)
     for name in {"weights", "root"} - set(moved):
         mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
@@ -221,7 +221,7 @@ class SVDGP(AbstractGrowing):
         self.check_common("n_columns")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes, with the columns of a tile of functions if they exceed the rows of a batch."""
+        """Return the bytes, which include the columns of a tile of functions."""
         more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
         return super().peak_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 

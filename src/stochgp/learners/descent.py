@@ -163,9 +163,9 @@ def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""]
 
 
 def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024), an optimizer that replaces the momentum of a matrix by the nearest semi-orthogonal matrix.
+    """Muon optimizer (Jordan et al. 2024).
 
-    All directions of a weight matrix then move equally, even if their gradients are small. A step takes 15 more matrix products. Other arrays follow Adam.
+    It replaces the momentum of a matrix by the nearest semi-orthogonal matrix, so all directions move equally, even if their gradients are small. A step takes 15 more matrix products. Other arrays follow Adam.
 
     Parameters
     ----------
@@ -213,15 +213,15 @@ class Uniform(eqx.Module):
 
 
 class NearestNeighbours(eqx.Module):
-    """Batches of a centre and its B − 1 nearest rows by Euclidean distance, for standardised inputs.
+    """Batches of a centre and its B − 1 nearest rows by Euclidean distance.
 
-    Centres are drawn without replacement from shuffles of all rows. Their neighbours are searched once, before the first step.
+    Standardise the inputs first. Centres are drawn without replacement from shuffles of all rows. Their neighbours are searched once, before the first step.
     """
 
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> tuple[Int32[np.ndarray, "U B"], Int[np.ndarray, " steps"]]:
-        """Return neighbourhoods [U, B] of distinct centres, and the index of each step's neighbourhood."""
+        """Return the neighbourhoods [U, B] of distinct centres, and each step's index among them."""
         rows, generator = np.arange(source.size, dtype=np.int32), np.random.default_rng(seed)
         shuffles = [generator.permutation(rows) for _ in range(-(-total_steps // source.size))]
         centres, order = np.unique(np.concatenate(shuffles)[:total_steps], return_inverse=True)

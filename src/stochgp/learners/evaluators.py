@@ -68,9 +68,9 @@ class LossEvaluation(NamedTuple):
 
 
 class ByLoss(eqx.Module):
-    """Evaluations with the mean loss of the learner's own steps. A run returns its last good state.
+    """Evaluations with the mean loss of the learner's own steps.
 
-    A run has settled if the mean losses of the last two fifths of the evaluations differ by less than 0.01 nats per datum, or by less than two
+    A run returns its last good state. It has settled if the mean losses of the last two fifths of the evaluations differ by less than 0.01 nats per datum, or by less than two
     standard errors.
 
     Parameters
@@ -105,11 +105,11 @@ class ByLoss(eqx.Module):
         return 0
 
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
-        """Evaluate a state with model `gp` and the `numbers` of the last steps (none at the start)."""
+        """Evaluate a state with model `gp` and the `numbers` of the last steps (none at first)."""
         return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Learning rates to try if the learner has none. One rate needs no trial; () = its default."""
+        """Learning rates to try if the learner has none; () = its default. One needs no trial."""
         return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:

@@ -48,7 +48,7 @@ STRAIGHT = 1e-10  # a pair with less curvature is not kept
 
 
 class Quasi(eqx.Module):
-    """The state of L-BFGS: a point, its value (NaN = unknown), and the last steps and gradient changes."""
+    """A point of L-BFGS, its value (NaN = unknown), and the last steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -60,7 +60,7 @@ class Quasi(eqx.Module):
 
 
 def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
-    """Return the state at x before evaluation, with the steepest directions of `hessian` in memory."""
+    """Return the state at x, not evaluated, with the steepest directions of `hessian`."""
     steps, changes, n_pairs = np.zeros((PAIRS, len(x))), np.zeros((PAIRS, len(x))), 0
     if hessian is not None and np.isfinite(hessian).all():
         curvatures, directions = np.linalg.eigh(hessian)
@@ -241,7 +241,7 @@ def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
 
 
 class Prepared(NamedTuple):
-    """The rows, the pace of evaluations, the start (None = the model), and the Hessian H there."""
+    """The rows, the pace of evaluations, the start (None = the model), and its Hessian H."""
 
     rows: Data
     pace: Pace

@@ -137,7 +137,7 @@ class Minimax(AbstractBatchLearner):
         return dataclasses.replace(state, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
-        """Set μ* and the first ceiling. `anchored` also sets exact A, B and w of the refitted model."""
+        """Set μ* and the first ceiling; if `anchored`, also the exact A, B and w after a refit."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
         own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own

@@ -89,7 +89,7 @@ def place(
     learner: AbstractLearner, gp: AbstractGP, n_rows: int, n_inputs: int, itemsize: int,
     budget: Budget, mesh: Mesh | None = None,
 ) -> tuple[bool, int]:  # fmt: skip
-    """Return True if all rows fit on the device, and the bytes that the run adds to those in use.
+    """Return True if all rows fit on the device, and the additional bytes of the run.
 
     Raises ValueError, with both numbers, if the run exceeds the limit.
     """

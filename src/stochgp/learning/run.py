@@ -136,7 +136,7 @@ class Run:
 
     @property
     def in_cycles(self) -> bool:
-        """Return True if the run has cycles, so that it continues while it gains, and no rate rule."""
+        """Return True if the run has cycles (continues while it gains) and no rule for the rate."""
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
     def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:

@@ -47,7 +47,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers with activations, after the last layer only if `final_activation`."""
+    """Fully connected layers with activations, also after the last if `final_activation`."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -109,7 +109,7 @@ class EncoderLayer(eqx.Module):
     n_heads: int = eqx.field(static=True)
 
     def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
-        """Return the first `n_queries` tokens (None = all) after the layer. They attend to all tokens."""
+        """Return the first `n_queries` tokens after the layer, None = all. They attend to all."""
         n_tokens, width = tokens.shape
         heads = self.projection(jax.vmap(self.attention_norm)(tokens)).reshape(n_tokens, 3 * self.n_heads, -1)
         query, key, value = jnp.split(heads, 3, axis=1)  # [T, heads, W/heads]
@@ -154,9 +154,9 @@ def attention(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> Attention:
-    """Return a network with attention over a row's inputs, x [D] ↦ z [width] (SCGD paper, v2, section 5.3).
+    """Return a network with attention over a row's inputs, x [D] ↦ z [width].
 
-    A LayerNorm normalises the D inputs. Input j becomes the token x_j w_j + b_j, and a learned [CLS] token comes first. Pre-LayerNorm Transformer encoder
+    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. Input j becomes the token x_j w_j + b_j, and a learned [CLS] token comes first. Pre-LayerNorm Transformer encoder
     layers with GELU follow, without positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. At the start, w (D × width) and the
     encoder's weights are Xavier-uniform, [CLS] ~ N(0, 0.02²), and biases are 0. The first LayerNorm removes each row's mean and scale; the last one makes
     z·z nearly constant. Raises ValueError for fewer than 2 inputs, for sizes below 1, and if `n_heads` does not divide the width.
@@ -185,10 +185,10 @@ def attention(
 
 
 class Within(eqx.Module):
-    """A network whose inputs are bounded outside the range from low to high, so that it does not extrapolate linearly.
+    """A network whose inputs are bounded, so that it does not extrapolate linearly.
 
-    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values in the range do not change; other values are at most w_d
-    outside. The bounds [D] have the units of the inputs and do not train. See `within`.
+    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low to high do not change; other values are at
+    most w_d outside. The bounds [D] have the units of the inputs and do not train. See `within`.
     """
 
     network: Any

@@ -23,7 +23,7 @@ __all__ = ["elbo", "lower_bound", "nlml_and_gradient"]
 
 
 def nlml_and_gradient(gp: Any, rows: Data) -> ExactNLML:
-    """Return the exact NLML per datum and its gradient in float64, or raise TypeError without it.
+    """Return the exact NLML per datum and its gradient in float64. TypeError if there is none.
 
     Parameters
     ----------

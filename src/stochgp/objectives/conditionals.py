@@ -98,7 +98,7 @@ def covariances(
 def left_out(
     A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, "B R"], least: Float[np.ndarray, "B R"]
 ) -> tuple[Conditional, Rows2, Float[np.ndarray, "B m R"], Float[np.ndarray, "B R"]]:
-    """Return the `Conditional` of each of the last R rows given all other rows, u, h, and their u.
+    """Return the `Conditional` of each of the last R rows given all others, u, h, and their u.
 
     With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
 

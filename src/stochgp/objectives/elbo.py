@@ -41,7 +41,7 @@ Expected = Callable[[Host, Host], tuple[float, Host, Host, Any]]
 
 
 class Sites(NamedTuple):
-    """Gaussian factors exp(−½ β f² + r f), one per row and latent function, for natural gradients."""
+    """Gaussian factors exp(−½ β f² + r f) per row and latent function, for natural gradients."""
 
     precision: Float[Any, "N L"]  # β, at least 0
     linear: Float[Any, "N L"]  # r
@@ -50,7 +50,7 @@ class Sites(NamedTuple):
 def expected_log_density(
     gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
-    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key, an average over draws."""
+    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key, from random draws."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
@@ -83,7 +83,7 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 
 
 def bound_of_all(gp: SparseGP, source: Source) -> float:
-    """Return the bound of all rows per datum in float64, in one pass with memory for one chunk.
+    """Return the bound of all rows per datum in float64, in one pass, chunk by chunk.
 
     Raises TimeIsUpError before a chunk that would end after the deadline.
     """

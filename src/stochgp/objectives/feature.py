@@ -142,7 +142,7 @@ def refit(
 def minimise_variances(
     loss: Loss, start: tuple[float, float], ranges: tuple[Range, Range]
 ) -> tuple[float, float]:
-    """Return the minimum of `loss` over logarithms within the ranges, never worse than the start."""
+    """Return the minimum of `loss` over logarithms in the ranges, never worse than the start."""
 
     def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
         v, s2 = np.exp(log_values)

@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of the features φ, with weights ρ and precisions ω = ρ/s in units of 1/σ².
+    """Sums over rows of the features φ, with weights ρ and precisions ω = ρ/s.
 
-    φ does not include the GP's own variance.
+    ω is in units of 1/σ². φ does not include the GP's own variance.
     """
 
     gram: Float[Any, "M M"]  # Σ ω φφᵀ
@@ -119,7 +119,7 @@ def _over_shards(sums: T, mesh: Mesh) -> T:
 
 
 def chunk_rows(n_features: int) -> int:
-    """Return the rows of a chunk, 256 to 8192: features in float32 and float64 within CHUNK_BYTES."""
+    """Return the rows of a chunk, 256 to 8192; their features take at most CHUNK_BYTES."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

@@ -65,7 +65,7 @@ class KernelOperator(eqx.Module):
         keep: bool = False,
         mesh: Mesh | None = None,
     ) -> "KernelOperator":
-        """Return the operator of rows X; `noise_variance` is a number or has one value per row [N].
+        """Return the operator of rows X; `noise_variance` is one variance or one per row [N].
 
         Raises ValueError for another shape of the noise, and for no rows.
         """
@@ -99,7 +99,7 @@ class KernelOperator(eqx.Module):
     # Placement and rows of arrays
 
     def placed(self, array: Array, axis: int | None = 0) -> Array:
-        """Place an array, whose `axis` has P entries, like the operator's rows; None = whole on every device."""
+        """Place an array with P entries on `axis` like the rows; None = whole on every device."""
         if self.mesh is None:
             return array
         return on_all(array, self.mesh) if axis is None else spread(array, self.mesh, axis)
@@ -157,7 +157,7 @@ class KernelOperator(eqx.Module):
         return jax.lax.scan(lambda total, item: (total + product(item), None), zeros, tiles)[0]
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
-        """Return k(rows_s, X) V_s for each s; `rows` [S R, ...] has R rows for each column of V, in order.
+        """Return k(rows_s, X) V_s for each s, with R rows of `rows` [S R, ...] per column of V.
 
         Derivatives evaluate a tile again instead of storing it. Works without a mesh only.
         """
@@ -229,7 +229,7 @@ class KernelOperator(eqx.Module):
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with or without K in memory; None = as `keep` allows. On a mesh K is not kept."""
+        """Return the operator with or without K; None = as `keep` allows. A mesh keeps none."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 
@@ -239,7 +239,7 @@ class KernelOperator(eqx.Module):
 
 
 def in_float64(V: Float[Array, "T S"]) -> Float[Array, "T S"]:
-    """Return V in float64 if x64 is enabled, so that products with a float32 tile of K are summed in float64.
+    """Return V in float64 if x64 is enabled, so that products with K are summed in float64.
 
     Predictive means are such products. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times the mean, and float32 would keep only two digits.
     """

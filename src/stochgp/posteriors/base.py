@@ -40,11 +40,11 @@ class AbstractFunctions(eqx.Module):
 
 
 class AbstractPosterior(eqx.Module):
-    """The posterior of f. Means, variances and covariances are those of f; `observations.Observation` has those of observations.
+    """The posterior of f, with its means, variances and covariances.
 
-    Call the methods inside `jax.enable_x64(True)`. They compile for a number of rows, or compute on the host. `mean` and
-    `mean_and_variance` take a block of `block_rows` rows: fill up the last block, so that nothing else is compiled.
-    `block_rows` is None if they accept any number of rows.
+    `observations.Observation` has those of observations. Call the methods inside `jax.enable_x64(True)`. They compile for a number of rows, or
+    compute on the host. `mean` and `mean_and_variance` take a block of `block_rows` rows: fill up the last block, so that nothing else is
+    compiled. `block_rows` is None if they accept any number of rows.
     """
 
     # Methods are plain ones: Equinox would make a pytree of each that is called.

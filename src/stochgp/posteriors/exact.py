@@ -69,9 +69,9 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return mean and variance; with few training rows, the variance is that of the predictor bᵀy, b = A⁻¹k(X, x), at most k(x, x).
+        """Return mean and variance; few training rows give the error variance of a predictor bᵀy.
 
-        It is bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)). The maximum is hᵀK⁺h of `numerics.linalg` or
+        With b = A⁻¹k(X, x), it is at most k(x, x): bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)). The maximum is hᵀK⁺h of `numerics.linalg` or
         its rounding error, in the precision of the factor. b includes the factor's rounding errors and jitter.
         """
         X = np.asarray(X)
@@ -103,7 +103,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return safe_covariance(of_noise, rest, rounding)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the memory, including the factor or the search for near rows if predictions must compute them."""
+        """Return the memory, including a factor or search that predictions must compute first."""
         N, itemsize, n = len(self.system.X), self.system.X.dtype.itemsize, n_rows
         need, uses_factor = self.shared_bytes(n, covariance, n_samples), n and (covariance or self.is_exact)
         if uses_factor and "factor" not in vars(self):
@@ -188,12 +188,12 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
 
 class SampledKernelPosterior(AbstractKernelPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, from an iterative solution α ≈ A⁻¹y.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from an iterative solution α ≈ A⁻¹y.
 
     Parameters
     ----------
     system, weights, explained : KernelSystem, array [N, 1], float
-        A, α, yᵀα.
+        A = K + Σ; α; yᵀα.
     solver, tolerance : AbstractSolver, float
         The solver for later right-hand sides; its relative residual.
     y, left, information : array [N], array [N], float
@@ -218,11 +218,11 @@ class SampledKernelPosterior(AbstractKernelPosterior):
         return self.mean(X), self.variance_near(X)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z), which is at least the exact covariance.
+        """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z).
 
             CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)],
 
-        the bracket without eigenvalues below its rounding error (`numerics.linalg`). It is the exact covariance if C is exact.
+        the bracket without eigenvalues below its rounding error (`numerics.linalg`). It is at least the exact covariance, with equality for exact C.
         """
         Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
         across = dense.block(kernel, np.asarray(self.system.X), Z)

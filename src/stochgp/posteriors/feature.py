@@ -54,9 +54,9 @@ class FeaturePosterior(AbstractPosterior):
         noise_variance: float,
         noise: AbstractNoise | None = None,
     ) -> "FeaturePosterior":
-        """Return the posterior from the eigendecomposition of the moments, in float64 if x64 is enabled, else in float32.
+        """Return the posterior from the eigendecomposition of the moments.
 
-        `noise` is the model of a noise variance that depends on the input, with the level `noise_variance`; None = constant noise.
+        It is in float64 if x64 is enabled, else in float32. `noise` is the model of a noise variance that depends on the input, with the level `noise_variance`; None = constant noise.
         """
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         weights, root = (jnp.asarray(part, wide) for part in belief_of(spectrum, variance, noise_variance))
@@ -87,9 +87,9 @@ class FeaturePosterior(AbstractPosterior):
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return exact means and variances of f at the training rows, for each fold given the others, at fixed features and constant noise.
+        """Return means and variances of f at the training rows, for each fold given the others.
 
-        The coefficients w have the precision P = (RRᵀ)⁻¹, and W has the rows' frequency weights. Without the rows of fold k the precision is
+        They are exact for fixed features and constant noise. The coefficients w have the precision P = (RRᵀ)⁻¹, and W has the rows' frequency weights. Without the rows of fold k the precision is
         P_k = P − Φ_kᵀWΦ_k/σ² and the mean P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). This takes O(N M²).
         """
         root = np.asarray(self.root, np.float64)
@@ -113,7 +113,7 @@ class FeaturePosterior(AbstractPosterior):
         return mean, variance
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
-        """Return exact draws with w_s = ŵ + R z_s, z_s ~ N(0, I). They compute in the dtype of the rows."""
+        """Return exact draws with w_s = ŵ + R z_s, z_s ~ N(0, I), evaluated in the rows' dtype."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
         return DrawnFunctions(eqx.Partial(_values, self.features, weights), n_samples)

@@ -91,9 +91,9 @@ class KernelSystem(eqx.Module):
     def variance_of_one(
         self, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
     ) -> Float[np.ndarray, " P"]:
-        """Return the variance V_i of one observation at these rows, from the `variance` of the mean of ρ_i observations.
+        """Return the variance V_i of one observation at these rows.
 
-        The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i; with ρ_i = 1 it is `variance`.
+        `variance` is that of the mean of ρ_i observations. The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i; with ρ_i = 1 it is `variance`.
         """
         count, own = self.weight[rows], self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
@@ -116,7 +116,7 @@ class KernelSystem(eqx.Module):
 
 
 class AbstractKernelPosterior(AbstractPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X) A⁻¹y.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ: mean(x) = k(x, X) A⁻¹y.
 
     With more than EXACT_ROWS rows, the variance uses W, the variance of f(x) given the 48 nearest rows:
 
@@ -293,7 +293,7 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.on_host(X)[:, : self.n_samples] + near
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """Return f_s at own rows, for several functions at a time, with about `BLOCK` rows of K in memory."""
+        """Return f_s at own rows, with about `BLOCK` rows of K in memory at a time."""
         (S, R, _), V = Z.shape, self.weights
         n = max(1, min(S, BLOCK // R))
         starts = jnp.minimum(jnp.arange(-(-S // n)) * n, S - n)  # the last ones overlap

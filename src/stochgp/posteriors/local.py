@@ -162,7 +162,7 @@ class LocalPosterior(AbstractPosterior):
         group: Int[np.ndarray, " N"] | None = None,
         counts: tuple[int, ...] = (),
     ) -> tuple["LocalPosterior", dict[int, float]]:
-        """Return the posterior with a calibrated c and perhaps fewer neighbours, and the loss for each of `counts`.
+        """Return the posterior with calibrated c and number of neighbours, and losses of `counts`.
 
         c maximises the likelihood of `n_rows` random training rows, each predicted without its `group`, and of one more row with z² = 1. Here
         z² = (y_i − mean)²/(var + σ² s_i), and row i counts ρ_i times. `counts` are numbers of neighbours, each with its own c. The posterior has the first one
@@ -197,6 +197,6 @@ class LocalPosterior(AbstractPosterior):
 
 
 def local_search_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
-    """Return the peak memory of a search for k neighbours of `n_points` points, without the rows."""
+    """Return the peak memory of a search for k neighbours of `n_points`, without the rows."""
     compared = None if value_of(kernel).has_places else kernel
     return neighbours_bytes(compared, n_rows, n_inputs, n_points, k)

@@ -26,9 +26,9 @@ BLOCK = 256  # rows of a compiled evaluation
 
 
 class VariationalPosterior(AbstractPosterior):
-    """The approximation q(f) of the posterior. With several latent functions, f is the first of them.
+    """The approximation q(f) of the posterior.
 
-    Predictions take O(M²) per row and latent function, in float64. Build it with `VariationalPosterior.of`.
+    With several latent functions, f is the first of them. Predictions take O(M²) per row and latent function, in float64. Build it with `VariationalPosterior.of`.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ class VariationalPosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Return the errors, with V = variance of f + σ², for inducing points with optimal q(u) and constant Gaussian noise.
+        """Return the errors for inducing points with optimal q(u) and constant Gaussian noise.
 
-        `InducingProcess.left_out` computes them. A `DecoupledMean` needs its normal equations, `solved`; `noise` is the learned noise.
+        V = variance of f + σ² (`InducingProcess.left_out`). A `DecoupledMean` needs its normal equations, `solved`; `noise` is the learned noise.
         """
         some = data.take(rows)
         error, variance = self.without(some, noise)

@@ -49,7 +49,7 @@ class CategoryTargets(NamedTuple):
 
 
 def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
-    """Return the index of each text's category; len(categories) for a text that is not a category."""
+    """Return the index of each text's category; len(categories) for other texts."""
     found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(categories, texts.type)))
     return np.asarray(pc.fill_null(found, len(categories)).to_numpy(), np.int64)
 

@@ -74,7 +74,7 @@ class Column:
 
 @contextlib.contextmanager
 def rewording(change: Callable[[str], str]) -> Iterator[None]:
-    """Change the text of a TableError that the block raises, for example to add the name of a file."""
+    """Change the text of a TableError that the block raises, for example to add a file's name."""
     try:
         yield
     except TableError as error:
@@ -115,9 +115,9 @@ def is_array(table: Any) -> bool:
 
 
 def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
-    """Return the column of a series or an array [N]. Times of day become hours, durations seconds, mixed kinds text.
+    """Return the column of a series or an array [N].
 
-    Raises TableError, with the column, for infinite values, other types and, unless `allow_missing`, missing values (with the first row).
+    Times of day become hours, durations seconds, mixed kinds text. Raises TableError, with the column, for infinite values, other types and, unless `allow_missing`, missing values (with the first row).
     """
     column = _read(name, raw)
     bad = column.infinite if allow_missing else column.infinite | column.missing

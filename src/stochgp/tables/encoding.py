@@ -27,7 +27,7 @@ STAND_INS = 32  # known categories in place of a new one
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encoder of tables as float64 matrices [N, D], with rules from the training table (docs/methods/data.md).
+    """Encoder of tables as float64 matrices [N, D], with rules from the training table.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
-        """Return the encoder with a rule for every column of a data frame (pandas, polars, pyarrow) or array [N, D].
+        """Return the encoder for a data frame (pandas, polars, pyarrow) or an array [N, D].
 
         Text with more than 50 categories needs `targets`. Raises TableError, with column and row, for types other than numbers, dates and text, and with
         `missing="refuse"` for missing and infinite values.

@@ -92,9 +92,9 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """Return a function that appends columns of equal length to a .csv, .tsv, .parquet or .feather file. "-" prints CSV.
+    """Return a function that appends columns of equal length to a file; "-" prints CSV.
 
-    A failure does not change an existing file. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    Files are .csv, .tsv, .parquet or .feather. A failure does not change an existing file. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
     is_text, path = os.fspath(path) == "-", Path(path)
     suffix = ".csv" if is_text else file_suffix(path, WRITABLE_SUFFIXES)

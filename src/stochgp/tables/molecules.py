@@ -47,9 +47,9 @@ class Fingerprints:
 
     @classmethod
     def pack(cls, X: Any, levels: tuple[int, ...] | None = None) -> "Fingerprints":
-        """Pack counts, an array or a SciPy sparse matrix; `levels` None = the largest count of each column.
+        """Pack counts, an array or a SciPy sparse matrix.
 
-        Raises ValueError, with row and column, for values that are not counts, and for rows of more than 131,072 bits.
+        `levels` None = the largest count of each column. Raises ValueError, with row and column, for values that are not counts, and for rows of more than 131,072 bits.
         """
         X = checked_counts(X, whole=True)
         levels = tuple(map(int, X.max(axis=0).toarray().ravel())) if levels is None else levels
@@ -85,7 +85,7 @@ class Fingerprints:
 
 @dataclass(frozen=True)
 class Morgan:
-    """Morgan fingerprints of SMILES: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
+    """Morgan fingerprints of SMILES: counts of circular fragments (Rogers and Hahn 2010).
 
     `data.Morgan()(smiles)` returns counts for `fit` and `predict`, computed by RDKit. Raises ValueError for a negative radius and for no bits.
 
@@ -115,9 +115,9 @@ class Morgan:
             raise ValueError(f"{what}, got {self.radius} and {self.n_bits}")
 
     def __call__(self, smiles: Any) -> Any:
-        """Return counts [N, n_bits] as a sparse matrix, from a sequence or column of SMILES. Skipped rows are NaN.
+        """Return counts [N, n_bits] as a sparse matrix, from a sequence or column of SMILES.
 
-        Raises ValueError, with the row, for a molecule that cannot be read, and if none can be read.
+        Skipped rows are NaN. Raises ValueError, with the row, for a molecule that cannot be read, and if none can be read.
         """
         values = smiles.to_pylist() if hasattr(smiles, "to_pylist") else smiles
         return self.read([one if isinstance(one, str) else None for one in values], "the input")
@@ -292,9 +292,9 @@ def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray
 
 
 def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
-    """Return the encoder and the packed rows for `fit`; (None, rows of float64) for an array with fractions.
+    """Return the encoder and the packed rows for `fit`.
 
-    The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, with row and column, for other values.
+    For an array with fractions, return None and rows of float64. The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, with row and column, for other values.
     """
     if is_table(X) and (column := smiles_column(X)) is not None:
         name_inputs(estimator, 1, [column])

@@ -76,7 +76,7 @@ Found = tuple[Reading, str, str]  # a way to read a column, a note, and what may
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None, digits_are_dates: bool = False
 ) -> tuple[Reading | None, Column]:
-    """Return the reading of a column (None: texts are categories), and the column after reading it.
+    """Return the reading of a column (None: texts are categories), and the column it gives.
 
     At most 1 % of the texts, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
     """
@@ -171,7 +171,7 @@ def with_digits(column: Column) -> Column:
 
 
 def all_digits(column: Column) -> bool:
-    """Return True if texts have only digits, such as 20141013, but not 20141013.0 or 20,141,013."""
+    """Return True if texts have only digits: 20141013, but not 20141013.0 or 20,141,013."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
 

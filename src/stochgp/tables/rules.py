@@ -35,9 +35,9 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of outliers: x ↦ m + s g((x − m)/s), with g(z) = z for |z| ≤ c, else sign(z) (c + log(1 + |z| − c)).
+    """A bound of outliers: x ↦ m + s g((x − m)/s), g(z) = z or sign(z) (c + log(1 + |z| − c)).
 
-    It changes less than 0.1 % of the training rows. m is the median, s the interquartile range or, if that is 0, twice the median distance of other values from m.
+    g(z) = z for |z| ≤ c. The bound changes less than 0.1 % of the training rows. m is the median, s the interquartile range or, if that is 0, twice the median distance of other values from m.
     """
 
     center: float

@@ -39,9 +39,9 @@ MIN_RANGE = 1e-150  # of targets, whose square is not 0
 def target_column(
     table: Any, name: str, allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
-    """Return the column `name` of a data frame as float64. All texts must be numbers, such as $1,200 or 12%.
+    """Return the column `name` of a data frame as float64.
 
-    Raises ValueError if the column is absent (with the nearest name) or contains dates, other text, infinite values or, unless allowed, missing
+    All texts must be numbers, such as $1,200 or 12%. Raises ValueError if the column is absent (with the nearest name) or contains dates, other text, infinite values or, unless allowed, missing
     values (with their number and the first row).
 
     Parameters
@@ -60,7 +60,7 @@ def target_column(
 
 
 def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
-    """Return the numbers of a column, NaN for missing ones. Raises TableError for other columns."""
+    """Return the numbers of a column, NaN if missing. Raises TableError for other columns."""
     what = f"column {column.name!r} contains"
     if column.kind == "time":
         raise TableError(f"{what} dates or times; the target must be numbers, such as days since a date")
@@ -266,7 +266,7 @@ def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
 def checked_targets(
     y: Float[np.ndarray, " N"], weight: Any, refuses: bool = False, leaves_out: bool = True,
 ) -> tuple[Bool[np.ndarray, " N"], str]:  # fmt: skip
-    """Return a mask of targets that are codes for missing values, and a note on other outliers (`target_outliers`).
+    """Return a mask of codes for missing values among targets, and a note on other outliers.
 
     With `refuses`, codes raise ValueError.
     """
@@ -285,9 +285,9 @@ def checked_targets(
 
 
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """Return masks of the targets that are codes for missing values, and of other outliers; NaN is neither.
+    """Return masks of targets that are codes for missing values, and of other outliers.
 
-    Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation is 1.4826 times the median distance from the
+    NaN is neither. Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation is 1.4826 times the median distance from the
     median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits of integer types, values from 10³⁰, and outliers in at least 3 rows, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))

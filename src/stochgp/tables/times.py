@@ -153,7 +153,7 @@ def _ahead(zone: str) -> int:
 
 
 def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str, np.ndarray]:
-    """Return True if the day comes first in dates such as 1/2/2017, a note, and `dates_of` the different texts.
+    """Return True if the day is first in 1/2/2017, a note, and `dates_of` the different texts.
 
     The first criterion that applies decides: a number above 12; `of_table`, the order in other columns; the order in which all dates are first days
     of a month; in which they are evenly spaced; in which they change least from row to row. Else the day comes first.
@@ -185,6 +185,6 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
 
 
 def certain_order(found: np.ndarray) -> bool | None:
-    """Return True or False if a number above 12 shows that the day or the month comes first, else None."""
+    """Return True if a number above 12 shows the day first, False for the month, else None."""
     days, months = int((found["first"] > 12).sum()), int((found["second"] > 12).sum())
     return days >= months if days or months else None

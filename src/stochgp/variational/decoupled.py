@@ -58,7 +58,7 @@ class Decoupled(eqx.Module):
     def of(
         cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
-        """Return the prior with room for functions; α and β are the same if `n_covariance` is None."""
+        """Return the prior with room for functions; `n_covariance` None = the coupled form β = α."""
         room = lambda n: None if n is None else no_functions(n, n_inputs, spread=spread, dtype=dtype)
         P = n_mean if n_covariance is None else n_covariance
         weights, root = jnp.zeros(n_mean, dtype), jnp.zeros((P, P), dtype)
@@ -89,7 +89,7 @@ class Decoupled(eqx.Module):
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
     def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
-        """Return q with the rows as further functions, if there is room, with a = 0 and L_jj = `start`."""
+        """Return q with the rows as further functions, if there is room: a = 0, L_jj = `start`."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
         beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
@@ -120,7 +120,7 @@ class DecoupledProcess(eqx.Module):
         return solve_triangular(self.C, matmul(across, self.L).T, lower=True)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N 1"], Float[Array, "N 1"]]:
-        """Return means and variances. Variances are at most the prior's, and at least 4 eps times these."""
+        """Return means and variances, which are at most the prior's and at least 4 eps of it."""
         prior = self.kernel.diag(X)
         explained = jnp.sum(jnp.square(self.explained(X)), axis=0).astype(prior.dtype)
         least = ROUNDINGS * float(jnp.finfo(prior.dtype).eps) * jax.lax.stop_gradient(prior)
@@ -137,7 +137,7 @@ class DecoupledProcess(eqx.Module):
         return K, self.explained(X).astype(K.dtype), jnp.zeros((1, 1, X.shape[0]), K.dtype)
 
     def divergence(self) -> Float[Array, ""]:
-        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹) (equation 9), in O(M²D + P³)."""
+        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹), O(M²D + P³) (equation 9)."""
         return self.mean_divergence() + self.covariance_divergence()
 
     def mean_divergence(self) -> Float[Array, ""]:
@@ -178,7 +178,7 @@ def _correction(
 
 
 class DecoupledMean(InducingProcess):
-    """The process q(f) with the covariance from inducing points Z and the mean from points G ⊇ Z.
+    """The process q(f) with the covariance of inducing points Z and the mean of points G ⊇ Z.
 
     The mean is k(x, G)a. It is the mean from Z plus a mean in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng,
     Boots and Deisenroth 2018, arXiv 1809.08820). `NormalEquations` has the optimal a for Gaussian noise and the leave-one-out residuals. Divergence and
@@ -204,7 +204,7 @@ class DecoupledMean(InducingProcess):
         return (across @ np.asarray(self.mean_weights))[:, None], super().moments_on_host(X)[1]
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm): the correction from Z, with weights w, for this mean."""
+        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm), with the weights w of the correction from Z."""
         kernel, points, weights = super().correction(prior, n_samples, key=key).args
         own = matmul(self.inverse.T, self.gaussian_mean[0])
         more = jnp.repeat(self.mean_weights[:, None], n_samples, axis=1)

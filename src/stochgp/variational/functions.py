@@ -22,7 +22,7 @@ JITTER = 1e-6  # on the diagonal of K in mirror steps, relative to k(x, x)
 
 
 class InducingFunctions(eqx.Module):
-    """Room for M functions ψ_j, of which the first `used` exist; `grown` adds rows as functions.
+    """Room for M functions ψ_j; the first `used` exist, and `grown` adds rows as functions.
 
     Plain functions ψ_j = k(·, z_j) work for every kernel. With `log_scales` ln c the functions have their own widths ℓ_d c_d, for the RBF kernel only
     (generalised SE-ARD kernel: Cheng and Boots 2016; SVDGP's paper, section 4). Rows have c = 1, and
@@ -78,7 +78,7 @@ class InducingFunctions(eqx.Module):
     def product(
         self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, computed for a tile of these and all other functions at a time."""
+        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, for a tile of these and all `others` at a time."""
         return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
 
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
@@ -102,7 +102,7 @@ class InducingFunctions(eqx.Module):
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """Return the functions and the rows as further functions with c = 1, up to M, in arrays of fixed shape."""
+        """Return the functions with the rows as further functions (c = 1), up to M."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
@@ -115,7 +115,7 @@ class InducingFunctions(eqx.Module):
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Return room for `capacity` functions of `n_inputs` inputs; `spread` gives them their own widths."""
+    """Return room for `capacity` functions of `n_inputs` inputs; `spread`: with own widths."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -182,7 +182,7 @@ def carried(
     before: InducingFunctions,
     parts: Float[Array, "P C"],
 ) -> Float[Array, "P C"]:
-    """Return K⁻¹k(β, β') parts: sums of p_i at old functions β' (`before`), projected on the new β."""
+    """Return K⁻¹k(β, β') parts: sums of p_i of old functions β' (`before`), projected on β."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)

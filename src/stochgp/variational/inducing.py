@@ -46,7 +46,7 @@ class Naturals(eqx.Module):
         return cls(on_device(precision, wide), on_device(linear, wide))
 
     def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
-        """Return (1 − γ) times these plus γ times `other`: a natural-gradient step if `other` is the `optimum`."""
+        """Return (1 − γ) self + γ other: a natural-gradient step if `other` is the `optimum`."""
         gamma = jnp.asarray(step, self.linear.dtype)
         mix = lambda mine, theirs: (1 - gamma) * mine + gamma * theirs
         return Naturals(mix(self.precision, other.precision), mix(self.linear, other.linear))
@@ -68,7 +68,7 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """Return natural parameters of the prior times the sites, I + c Σ_i β_i w_i w_iᵀ and c Σ_i r_i w_i.
+    """Return the prior times the sites: Λ = I + c Σ_i β_i w_i w_iᵀ and h = c Σ_i r_i w_i.
 
     β is the `precision`, r the `linear` parameter and c the `scale`. W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
     """
@@ -100,7 +100,7 @@ class InducingPoints(eqx.Module):
 
     @classmethod
     def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
-        """Return the prior at points Z [M, D], an array or a frozen array; `jitter` None = 4 M eps."""
+        """Return the prior at points Z [M, D], an array or frozen array; `jitter` None = 4 M eps."""
         Z = value_of(points)
         if Z.ndim != 2 or (M := Z.shape[0]) == 0:
             raise ValueError(
@@ -156,9 +156,9 @@ class InducingPoints(eqx.Module):
 
 
 class InducingProcess(eqx.Module):
-    """The process with mean w(x)·m and cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)), w(x) = L⁻¹k(Z, x).
+    """The process with mean w(x)·m and covariance k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
-    k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
+    w(x) is L⁻¹k(Z, x). k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
     """
 
     kernel: Any  # k, not frozen
