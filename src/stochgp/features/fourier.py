@@ -94,7 +94,7 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 in a box; ψ are Fourier features of a kernel.
+    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 in a box; ψ are Fourier features of k.
 
     c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k). It is 0 in the box; outside, its
     variance 2(k(0) − k(x − c(x))) rises to 2k(0). It has no trainable parameters. Build it with `init`.
@@ -102,7 +102,7 @@ class Extrapolation(AbstractFeatureMap):
     Parameters
     ----------
     fourier, low, high : RandomFourier, frozen array [D], frozen array [D]
-        ψ, paired features of a frozen kernel; two corners of the box, in the units of the inputs.
+        ψ, paired features of the frozen kernel k; two corners of the box, in the units of the inputs.
     """
 
     fourier: RandomFourier
