@@ -231,8 +231,8 @@ class LeaveOneOut(AbstractConditionals):
 
         L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
 
-    A neighbourhood is a random centre and its m nearest rows. The learner scores the centre and the R − 1 rows nearest to it. All other rows of the
-    neighbourhood predict each of them, with one Cholesky factor. With R = 1 each row is predicted from its m nearest rows.
+    A neighbourhood is a random centre and its m nearest rows. The learner scores R rows of it: the centre and the R − 1 rows nearest to it. Each scored row is
+    predicted from all other rows of the neighbourhood, with one Cholesky factor for all R.
 
     L is not a joint density, but the true θ minimises its expectation for any c(i). A row of weight ρ counts as one observation of variance v_i + σ² s_i,
     with weight ρ in L; as a neighbour it has the noise variance σ² s/ρ. Without groups, L is too optimistic if test rows are farther from the training rows

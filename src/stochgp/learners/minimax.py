@@ -51,7 +51,7 @@ class Minimax(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`. Both S and S̄ have B rows. The rate is a for sums over the data. Descent and ascent use the same optimizer.
+        See `AbstractBatchLearner`. Both S and S̄ have B rows. `learning_rate` is a in the formulas above. Descent and ascent use the same optimizer.
     ascent_rate, penalty : float, rule of the step, or None; float or None
         b, None = a; μ, None = μ* = ‖F‖‖F⁻¹‖ from exact moments at every anchor, or at the start. The penalty is locally exact only for
         μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| has a weight of at most μ/μ* (`penalty_share` in the history).

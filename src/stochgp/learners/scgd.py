@@ -41,7 +41,7 @@ class SCGD(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; the rate is a. `Uniform(replace=True)` draws the rows of a batch independently.
+        See `AbstractBatchLearner`; `learning_rate` is a in the formula above. `Uniform(replace=True)` draws the rows of a batch independently.
     tracking : float or rule of the step
         b, in [0, 1]. The gradient is unbiased only as b → 0; a constant b gives the log-determinant too little weight. 0: F̃ changes at anchors only.
     anchored : bool

@@ -41,8 +41,8 @@ def fit(
 ) -> FitResult:
     """Learn the parameters θ of `gp` from the rows of `source`.
 
-    After each block of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run diverges if a
-    criterion is not finite or 1 nat per datum above the lowest (for noisy losses also three standard errors above it). It then returns to the best state,
+    After each block of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run has
+    diverged if a criterion is not finite, or 1 nat per datum (for noisy losses plus three standard errors) above the lowest. It then returns to the best state,
     with 0.3 of the rate, at most 6 times. Such entries have `recovered` 1. With several processes, all call this with the same rows, and only process 0
     reads and writes the checkpoint. The run has converged if the learner has finished, or if it has settled after all planned steps.
 
