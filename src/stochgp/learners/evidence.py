@@ -67,8 +67,8 @@ class ByEvidence(eqx.Module):
     """Evaluations with the exact NLML, from a pass over all rows in float64.
 
     A run returns the state with the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
-    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It needs at least four
-    evaluations, and must not end more than 0.01 above the start without a better state.
+    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It has not settled with
+    fewer than four evaluations, or if it ends more than 0.01 above the start and no state was better than the start.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """Return the errors for few training rows, because each takes N² operations."""
+        """Return the errors for few training rows only; each row takes N² operations."""
         if not self.is_exact:
             return None
         e, V = self.left_out(rows)
