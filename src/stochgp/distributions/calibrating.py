@@ -46,7 +46,9 @@ class PITRecalibration(eqx.Module):
     gain: float = 0.0
 
     @classmethod
-    def fit(cls, found: AbstractDistribution, y: Any, *, seed: int = 0) -> "PITRecalibration | None":
+    def fit(
+        cls, found: AbstractDistribution, y: Any, weight: Any = None, *, seed: int = 0
+    ) -> "PITRecalibration | None":
         """Fit the Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows; None unless 2n times that mean exceeds 9.2.
 
         Raises ValueError for fewer than 100 rows, and if a tenth of them have repeated targets that stand further apart than half a standard
@@ -56,6 +58,8 @@ class PITRecalibration(eqx.Module):
         ----------
         found, y : distribution, array [n]
             Predicted for the held-out rows; their targets.
+        weight : array [n] or None
+            As in `TemperatureScaling.fit`.
         seed : int
             Of the PIT values of counts.
         """
@@ -71,11 +75,17 @@ class PITRecalibration(eqx.Module):
                 f"{n_coarse} of {len(y)} left-out targets are repeated and stand apart, in {len(values)} values: a density at repeated targets cannot be recalibrated"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-        loss = lambda raw: -float(np.mean(cls(*np.exp(raw)).log_slope(u, 1 - u)))
+        number = len(y) if weight is None else effective_number(weight)
+        loss = lambda raw: -float(np.average(cls(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
         options = {"xatol": 1e-6, "fatol": 1e-10}
         best: Any = scipy.optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
         a, b = np.exp(best.x).tolist()
-        return None if -2 * len(y) * best.fun <= MIN_RATIO_OF_CURVE else cls(a, b, -float(best.fun))
+        return None if -2 * number * best.fun <= MIN_RATIO_OF_CURVE else cls(a, b, -float(best.fun))
+
+    @property
+    def name(self) -> str:
+        """The curve in words."""
+        return f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
     @property
     def tail_power(self) -> float:
@@ -184,6 +194,11 @@ class TemperatureScaling(eqx.Module):
             if 2 * number * gain > MIN_RATIO_OF_TEMPERATURE:
                 return cls(float(np.exp(best.x)), gain)
         return None
+
+    @property
+    def name(self) -> str:
+        """The temperature in words."""
+        return f"temperature {self.temperature:.3g}"
 
     def __call__(self, found: Categorical) -> Categorical:
         return Categorical(_scaled(found.log_probabilities, 1 / self.temperature))

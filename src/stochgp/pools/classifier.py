@@ -14,7 +14,7 @@ from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
 from stochgp.data.reading import are_files
 from stochgp.data.rows import Data
-from stochgp.distributions import Categorical
+from stochgp.distributions import Categorical, TemperatureScaling
 from stochgp.estimators.base import PosteriorClassifier, check_settings
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import CLASSIFIER
@@ -43,10 +43,10 @@ from stochgp.pools.weights import (
     SECONDS_IN_HASTE,
     HeldOutPredictions,
     alone,
+    calibrated,
     held_out_clusters,
     record_scores,
     weigh,
-    with_temperature,
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
 
@@ -144,7 +144,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                     predictions = self._predict_held_out(members, rows, role, fold)
                 context.report["held_out_rows"] = len(predictions.y)
                 record_scores(predictions, scores)
-                weights = with_temperature(weigh(predictions, self.ensemble), predictions, context)
+                weights = calibrated(
+                    weigh(predictions, self.ensemble), predictions, TemperatureScaling, context
+                )
                 context.bar.part("learning from all rows", len(scores) + 1, len(scores) + N_PARTS_AFTER)
                 members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             return self._store(members, weights, scores, n_rows, y, encoder, context)

@@ -63,7 +63,7 @@ class Pool:
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """Return E f and the standard deviation of f, or of an observation by `distribution`."""
-        if include_noise and self.pooling.positive:
+        if include_noise and (self.pooling.positive or self.pooling.calibration):
             return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))

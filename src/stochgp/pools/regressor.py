@@ -13,6 +13,7 @@ from stochgp import deadline
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.time_order import EITHER
+from stochgp.distributions import PITRecalibration
 from stochgp.estimators.base import CHOICES, PosteriorRegressor, check_settings
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.starts import AUTO, KERNEL, resolve_likelihood
@@ -53,17 +54,21 @@ from stochgp.pools.targets import (
     update_member,
 )
 from stochgp.pools.weights import (
+    LINE,
     PoolWeights,
     alone,
+    calibrated,
     predict_held_out,
     record_scores,
     truncate,
     weigh,
     widen_for_later_times,
+    without_worse_kernel,
 )
 
 MEMBERS = ("kernel", "linear", "trees")
-MEMBERS_OF_FEW = ("kernel", "trees")  # below MIN_ROWS_HELD_OUT, and in tables with a time
+MEMBERS_OF_FEW = ("kernel", "trees")  # below MIN_ROWS_HELD_OUT
+MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # scored on blocks
 FOLDED = {"kernel", "trees", "linear"}  # members that predict each fold from the others without another fit
 MIN_REFIT_SHARE = 0.12  # of the rows, held out, for which trees are learned again
 POINT_MASS = "point_mass"
@@ -86,7 +91,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     ensemble : bool
         False: the one member that predicts held-out rows best.
     members
-        "auto"; a list of names, "kernel", "feature", "linear", "trees", "sparse"; or {name: estimator}.
+        "auto"; a list of names, "kernel", "kernel_and_line" (a kernel GP with a linear mean), "feature", "linear", "trees", "sparse"; or {name: estimator}.
     likelihood
         "auto", or another one that `KernelGPRegressor` takes.
     target : "auto", "real", "positive" or "count"
@@ -225,7 +230,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         in_time = bool((role >= BLOCK).any())
-        names = MEMBERS if fold is None and not in_time else MEMBERS_OF_FEW
+        names = MEMBERS_IN_TIME if in_time else MEMBERS if fold is None else MEMBERS_OF_FEW
         found = named_members(self.members, names, REGRESSORS, rows, self.memory_limit, RegressorMixin)
         first = next(iter(found))
         if fold is None and not role.any():
@@ -273,14 +278,18 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         record_scores(predictions, scores)
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
+        others, note = without_worse_kernel(others)
         if others.far is not None:
             others = widen_for_later_times(members, others, context)
         weights = weigh(others, self.ensemble, None if others.far is None else rows)
+        weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
-        if POINT_MASS not in weights.names[0] and self.target == AUTO and shift_of(others.rows) is not None:
+        if POINT_MASS in weights.names[0]:
+            return weights
+        if self.target == AUTO and shift_of(others.rows) is not None:
             weights = truncate(weights, others, context)
-        return weights
+        return calibrated(weights, others, PITRecalibration, context)
 
     def _refit(
         self,

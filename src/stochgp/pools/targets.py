@@ -172,7 +172,7 @@ class Hurdle:
     by_row: ClassVar[bool] = True
     is_joint: ClassVar[bool] = False
     positive: ClassVar[bool] = False
-    temperature: ClassVar[None] = None
+    calibration: ClassVar[None] = None
 
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """Return (π, 1 − π), of the second and the first class."""

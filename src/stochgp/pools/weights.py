@@ -15,7 +15,14 @@ from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, Categorical, Rounded, TemperatureScaling, mixture
+from stochgp.distributions import (
+    AbstractDistribution,
+    Categorical,
+    PITRecalibration,
+    Rounded,
+    TemperatureScaling,
+    mixture,
+)
 from stochgp.distributions.transformed import truncated
 from stochgp.numerics import clustered
 from stochgp.pools.division import BLOCK, LEARNED, SINGLE, Roles
@@ -28,13 +35,14 @@ Mask = Bool[np.ndarray, " N"]
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
 MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
 MIN_WEIGHT = 0.03  # a member with less is left out
+LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 MIN_END_WEIGHT = 1e-3  # before or after the last time, of a member that has a weight in the other case
 SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """The weights [K] of the named members; a mixture is truncated at 0 if `positive`, and that of classifiers has a `temperature`.
+    """The weights [K] of the named members; the mixture is truncated at 0 if `positive`, then calibrated.
 
     In a table with a time, the weights `later` hold for rows whose value in a column exceeds that of all training rows, `after` = (column, value).
     """
@@ -43,7 +51,7 @@ class PoolWeights:
     values: Float[np.ndarray, " K"]
     why: str = ""
     positive: bool = False
-    temperature: TemperatureScaling | None = None
+    calibration: PITRecalibration | TemperatureScaling | None = None
     later: Float[np.ndarray, " K"] | None = None
     after: tuple[int, float] = (0, np.inf)
     is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
@@ -65,7 +73,7 @@ def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any
     """Return the distribution of an observation at each row, from those of the members."""
     found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
     found = truncated(found) if weights.positive else found
-    return found if weights.temperature is None else weights.temperature(found)
+    return found if weights.calibration is None else weights.calibration(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +185,21 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
         else:
             squares = (predictions.y - predictions.mean[:, k]) ** 2
             scores[name] |= {"nlpd": loss, "rmse": average(squares) ** 0.5}
+
+
+def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
+    """Leave out one of the kernel GPs with a constant and with a linear mean, the second unless held-out rows prefer it.
+
+    Both are there in tables with a time only. Also return the reason.
+    """
+    plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
+    if not {plain, line} <= set(predictions.names):
+        return predictions, ""
+    scores, rows = predictions.scores, (predictions.cluster, predictions.weight)
+    found = prefer(scores[plain], {line: scores[line]}, *rows, least=MIN_GAIN_OF_LINE)
+    worse = line if found.name is None else plain
+    kept = predictions.of([name for name in predictions.names if name != worse])
+    return kept, f"; without {worse!r}: {found.why}"
 
 
 def widen_for_later_times(
@@ -342,22 +365,27 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     return replace(weights, positive=after <= before)
 
 
-def with_temperature(
-    weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext
+def calibrated(
+    weights: PoolWeights, predictions: HeldOutPredictions, kind: Any, context: FitContext
 ) -> PoolWeights:
-    """Scale the probabilities of classes by held-out rows, if these clearly gain."""
+    """Calibrate probabilities by held-out rows, if these clearly gain.
+
+    `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010; not of probabilities with masses) or `TemperatureScaling`.
+    """
     made, rows, found = None, predictions.rows, predictions.mixed(weights)
     if rows.group is not None:  # a random row of each group, the first of exponential waiting times of rate ρ
         order = np.argsort(np.random.default_rng(0).exponential(size=len(rows)) / rows.weights)
         first = order[np.unique(rows.group[order], return_index=True)[1]]
         rows, found = Data(rows.X[first], rows.y[first]), found[first]
-    try:
-        made = TemperatureScaling.fit(found, rows.y, rows.weight)
-        why = "held-out rows do not clearly gain by a temperature"
-    except ValueError as refusal:
-        why = str(refusal)
+    why = "held-out rows do not clearly gain by a calibration"
+    if kind is PITRecalibration and found.has_masses:
+        why = "a curve is of continuous distributions"
+    else:
+        try:
+            made = kind.fit(found, rows.y, rows.weight)
+        except ValueError as refusal:
+            why = str(refusal)
     if made is not None:
         why = f"gains {made.gain:.4f} nats a row on {len(rows):,} held-out rows"
-    what = "as they are" if made is None else f"temperature {made.temperature:.3g}"
-    context.record("probabilities", what, why)
-    return replace(weights, temperature=made)
+    context.record("probabilities", "as they are" if made is None else made.name, why)
+    return replace(weights, calibration=made)
