@@ -51,6 +51,7 @@ STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[s
     "hurdle model": ((POOL,), {"point_mass": None}, {}, ()),
     "held-out rows join": ((POOL,), {}, {REGRESSOR + "GPRegressor._refit": lambda self, members, rows, role, weights, *_: weights}, ()),
     "cut at 0": ((POOL,), {}, {REGRESSOR + "truncate": _first}, ()),
+    "calibration of the pool": ((POOL,), {}, {REGRESSOR + "calibrated": _first}, ()),
     "wider variances of later rows": ((POOL,), {}, {REGRESSOR + "widen_for_later_times": lambda members, others, context: others}, IN_TIME),
 }  # fmt: skip
 

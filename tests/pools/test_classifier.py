@@ -18,9 +18,9 @@ from stochgp.pools.weights import (
     HeldOutPredictions,
     PoolWeights,
     alone,
+    calibrated,
     record_scores,
     weigh,
-    with_temperature,
 )
 
 N = 1_000
@@ -51,7 +51,7 @@ def model(_quick_members):
     given = PoolWeights(["smooth", "rough"], W, "given")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(classifier, "weigh", lambda *_: given)
-        patched.setattr(classifier, "with_temperature", lambda weights, *_: weights)
+        patched.setattr(classifier, "calibrated", lambda weights, *_: weights)
         return GPClassifier(random_state=0).fit(X, Y)
 
 
@@ -115,7 +115,7 @@ def test_each_of_few_rows_is_held_out_once_and_seen_by_no_member_that_predicts_i
 
 def test_probabilities_of_the_pool_have_its_temperature(model, tmp_path):
     hot = pickle.loads(pickle.dumps(model))
-    hot._pooling = replace(hot._pooling, temperature=TemperatureScaling(2.0))
+    hot._pooling = replace(hot._pooling, calibration=TemperatureScaling(2.0))
     expected = np.sqrt(model.predict_proba(NEW))
     assert_allclose(hot.predict_proba(NEW), expected / expected.sum(axis=1, keepdims=True), rtol=1e-6)
     assert_array_equal(hot.predict(NEW), model.predict(NEW))
@@ -143,11 +143,11 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context = FitContext(GPClassifier())
-    found = with_temperature(ALONE, predicted([sure], rows), context).temperature
+    found = calibrated(ALONE, predicted([sure], rows), TemperatureScaling, context).calibration
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = with_temperature(ALONE, predicted([log_p], rows), context)
-    assert kept.temperature is None and context.plan_["probabilities"]["choice"] == "as they are"
+    kept = calibrated(ALONE, predicted([log_p], rows), TemperatureScaling, context)
+    assert kept.calibration is None and context.plan_["probabilities"]["choice"] == "as they are"
 
 
 def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member():

@@ -46,7 +46,7 @@ class Member:
 
 
 class ByRow:
-    is_joint = positive = False
+    is_joint = positive = calibration = False
 
     def weights(self, X):
         return np.array([[0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])

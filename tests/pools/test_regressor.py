@@ -9,14 +9,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import QUICK, member
 from sklearn.base import clone
 
-from stochgp import FeatureGPRegressor, GPRegressor, SparseGPRegressor, learners, load
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, learners, load
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
 from stochgp.learners import SVGP
-from stochgp.likelihoods import Warped
+from stochgp.likelihoods import Gaussian, Warped
+from stochgp.likelihoods.noise import known_noise
 from stochgp.pools import members, regressor, weights
 from stochgp.pools.division import BLOCK, SINGLE
 from stochgp.pools.weights import PoolWeights, alone
@@ -288,6 +289,20 @@ def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
     most = members.MAX_GLOBAL_ROWS
     assert (solver(most, None), solver(most + 1, None)) == ("auto", "local")
     assert (solver(most, "4GB"), solver(100, "4GB")) == ("local", "auto")
+
+
+@pytest.mark.parametrize("n", [N, 500])
+def test_a_member_alone_has_calibrated_probabilities(n, monkeypatch):
+    """A member predicts twice the deviation; intervals, too, are of the calibrated distribution. Members of the user do not predict folds."""
+    of_one(monkeypatch, "wide")
+    wide = KernelGPRegressor(learner=None, likelihood=Gaussian(known_noise(0.4)))
+    own = {"wide": wide, "other": FeatureGPRegressor("linear", likelihood="gaussian")}
+    found = GPRegressor(members=own, random_state=0).fit(X[:n], Y[:n])
+    assert found.plan_["probabilities"]["choice"].startswith("Beta(")
+    assert f"on {n // 4} held-out rows" in found.plan_["probabilities"]["why"]
+    width = lambda model: np.diff(model.predict_interval(NEW, 0.5), axis=1).mean()
+    assert width(found) < 0.8 * width(found.estimators_["wide"])
+    assert_allclose(found.predict_interval(NEW, 0.5), found.predict_distribution(NEW).interval(0.5))
 
 
 def test_trees_learn_again_from_all_rows():

@@ -24,6 +24,7 @@ from stochgp.pools.weights import (
     stack,
     stack_by_time,
     stacking_weights,
+    without_worse_kernel,
 )
 
 R = 600
@@ -105,8 +106,9 @@ def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member()
     found = predicted([mean + 0.01 * generator.normal(size=R), mean], [0.3, 0.3], y)
     assert weights_of(found).min() > 0.03
     weights = stack(found)
-    assert weights.names == [found.best] and weights.values.tolist() == [1.0]
-    assert f"against {found.best!r}, 'the pool' gains" in weights.why
+    best = max(found.names, key=lambda name: found.scores[name].mean())
+    assert weights.names == [best] and weights.values.tolist() == [1.0]
+    assert f"against {best!r}, 'the pool' gains" in weights.why
 
 
 def test_a_member_without_information_is_left_out():
@@ -145,6 +147,19 @@ def test_a_member_with_a_density_of_zero_does_not_lose_the_pool():
     found.log_density[:5, 1] = -np.inf
     weights = stack(found)
     assert "a" in weights.names and np.isfinite(weights.values).all()
+
+
+@pytest.mark.parametrize(("gain", "name"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
+def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_gain(gain, name):
+    y, names = GENERATOR.normal(size=R), ["kernel_by_blocks", "kernel_and_line_by_blocks", "other"]
+    found = predicted([y + 1, y + 1, y], [2.0, 2.0, 1.0], y, names=names)
+    found.log_density[:, 1] += gain + 0.1 * GENERATOR.normal(size=R)
+    kept, why = without_worse_kernel(found)
+    assert (
+        kept.names == [f"{name}_by_blocks", "other"]
+        and f"without {(set(names) - set(kept.names)).pop()!r}" in why
+    )
+    assert without_worse_kernel(kept)[1] == ""
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
