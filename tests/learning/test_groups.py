@@ -62,5 +62,5 @@ def test_whole_groups_are_held_out(sizes):
 def test_one_group_cannot_be_divided():
     source = MemorySource(np.zeros((200, 1)), np.zeros(200), group=np.ones(200, int))
     assert ByEvidence(validation_fraction=0.0).divide(source, (0,))[1] is None
-    with pytest.raises(ValueError, match="of one group.*validation_fraction=0"):
+    with pytest.raises(ValueError, match="in one group.*validation_fraction=0"):
         ByEvidence().divide(source, (0,))

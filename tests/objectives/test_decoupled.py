@@ -141,7 +141,7 @@ def test_width_one_is_the_kernel_itself_and_other_kernels_have_plain_functions_o
         wide.at(kernel(), jnp.asarray(NEAR)), plain_ones.at(kernel(), jnp.asarray(NEAR)), rtol=1e-12
     )
     assert plain_ones.at(Matern32(1.0), jnp.asarray(NEAR)).shape == (5, 6)
-    with pytest.raises(ValueError, match="RBF kernel, but got a Matern32"):
+    with pytest.raises(ValueError, match="RBF kernel, but got Matern32"):
         wide.at(Matern32(1.0), jnp.asarray(NEAR))
 
 
