@@ -240,7 +240,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
-        """Return (lower, upper) around an observation at each row, with probability `level`, and (1 − level)/2 beyond either.
+        """Return (lower, upper) of the central interval that contains an observation at each row with probability `level`.
 
         The noise is included.
 
@@ -317,7 +317,7 @@ class GPEstimator(PosteriorEstimator):
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    devices : None = one; "all", or a number of them: what they share, `plan_` says (docs/methods/devices.md)
+    devices : None, "all" or a number: one device, all, or so many; `plan_` reports what they share (docs/methods/devices.md)
     verbose : "auto", 0 or 1
         "auto": fits of more than 3 s show a line of progress on a terminal or in a notebook; 0: nothing; 1: progress everywhere, and notes, on stderr.
 

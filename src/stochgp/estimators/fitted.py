@@ -220,7 +220,7 @@ class Fitted:
 class FunctionDraws(eqx.Module):
     """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
 
-    A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
+    A JAX array X [N, D] gives a JAX array [N, S] of the same dtype. It is differentiable in X, inside any transformation of JAX. A NumPy array or a
     data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
     """
 

@@ -46,7 +46,7 @@ START_VARIANCE = 4.0  # of the latent functions: with probit noise the typical c
 class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     """Gaussian process classification with few inducing points, by mini-batches on the ELBO.
 
-    Two classes: a latent function f and P(y = second class | f) = Φ(f). More classes: a latent function for each, with a common kernel and common
+    Two classes: a latent function f and P(y = second class | f) = Φ(f). With more classes, each has a latent function. All share kernel and
     inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are averages over q(f), so they account for the uncertainty of f.
 
     Parameters

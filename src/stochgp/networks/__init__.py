@@ -91,7 +91,7 @@ def mlp(
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
         got = f"n_inputs={n_inputs}, widths={widths}"
-        raise ValueError(f"a network needs sizes of at least 1 and a layer, but got {got}")
+        raise ValueError(f"a network needs a layer, and sizes of at least 1, but got {got}")
     keys = split_key(key, len(sizes) - 1)
     layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)

@@ -31,7 +31,7 @@ Draws = Float[np.ndarray, "N S"]
 class Pool:
     """The interface of `Fitted` for several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
 
-    Observations of a function have the member of f at their row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
+    Each observation of a sampled function uses the same member as f at its row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
     independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
     whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
 
