@@ -19,7 +19,7 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.fitted import Fitted
-from stochgp.kernels.dense import diagonal, times
+from stochgp.kernels.dense import diagonal
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -42,7 +42,7 @@ from stochgp.sharding import default_tile, on_one
 from stochgp.solvers import AbstractSolver, Cholesky, solve
 from stochgp.solvers.base import SMALL, TERM_BYTES, n_terms, plannable
 from stochgp.solvers.choice import Choice, choose_solver, keeps_matrix, name_of
-from stochgp.solvers.cholesky import refined, upper
+from stochgp.solvers.cholesky import refined
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
@@ -52,7 +52,6 @@ TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `relative_tolerance`
 SOME_ROWS = 100  # rows for the variance of the kernel
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, MOST_TOLERANCE = 1e-5, 0.1
-MAX_EXTENDED = 4_096  # new rows whose weights begin with a factor of their own
 SMALLEST = float(np.finfo(np.float64).tiny)
 
 
@@ -296,19 +295,7 @@ def _grown_by_solving(
     tolerance = relative_tolerance(float(system.noise.level), y, share=solver.tolerance_share)
     tolerance = min(tolerance, posterior.tolerance)
     b = on_device(y[:, None], operator.dtype)
-    start = on_device(_extended(operator, b, np.asarray(posterior.weights, np.float64)), operator.dtype)
+    start = on_device(np.pad(np.asarray(posterior.weights), ((0, len(new)), (0, 0))), operator.dtype)
     run_key = jax.random.split(key, 3)[2]
     found = run_solver(solver, operator, b, tolerance, show, run_key, start)
     return sampled_posterior(system, solver, y, found, tolerance, posterior.information), found
-
-
-def _extended(
-    operator: KernelOperator, b: Any, weights: Float[np.ndarray, "O 1"]
-) -> Float[np.ndarray, "N 1"]:
-    """Return the old weights α_o, and those of the new rows given them, A_nn⁻¹(b_n − K_no α_o); 0 for more than 4,096."""
-    start, X, n = np.pad(weights, ((0, operator.size - len(weights)), (0, 0))), operator.inputs, len(weights)
-    if X is not None and operator.size - n <= MAX_EXTENDED:
-        old, new, noise = np.asarray(X[:n]), np.asarray(X[n:]), np.asarray(operator.noise)[n : operator.size]
-        error = np.asarray(b[n:], np.float64) - times(operator.kernel, new, old, weights, new.dtype)
-        start[n:] = factorised(lambda: upper(operator.kernel, new, noise)).solve(error)
-    return start
