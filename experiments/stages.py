@@ -36,7 +36,7 @@ def _none(*_: Any, **__: Any) -> None:
 # Name of a stage: (estimators, settings, replaced functions, tables if not all).
 STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     NOTHING: ((KERNEL, POOL, FEATURE, SPARSE), {}, {}, ()),
-    "rotation of the inputs": ((KERNEL,), {}, {"stochgp.families.kernel.rotate_inputs": _none}, ()),
+    "rotation of the inputs": ((KERNEL,), {}, {"stochgp.families.kernel.rotate_inputs": lambda *_: (None, None)}, ()),
     "error distribution": ((KERNEL, POOL, FEATURE, SPARSE), {"likelihood": "gaussian"}, {}, ()),
     "start from few rows": ((KERNEL,), {}, {"stochgp.families.kernel.optimum_of_few": _first}, ()),
     "noise floor": ((KERNEL,), {}, {"stochgp.families.kernel_posterior.noise_floor": lambda gp, *_: (gp, 0.0, "")}, ()),

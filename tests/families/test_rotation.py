@@ -140,5 +140,5 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(rotation, "SCORED", 2000)
     monkeypatch.setattr(rotation, "clusters", lambda *args: np.arange(2000))
     source = MemorySource(np.zeros((5000, 2)), np.zeros(5000))
-    *_, (gp, n_rounds, _) = rotation._rounds(Run(0), source)
+    *_, ((gp, _), n_rounds, _) = rotation._rounds(Run(0), source)
     assert (gp, n_rounds, trials) == (kept, kept, list(range(1, n_trials + 1)))

@@ -126,6 +126,21 @@ def test_the_information_of_left_out_rows_saves_evaluations(monkeypatch):
     assert count(informed) < count(plain)
 
 
+def test_the_first_step_with_a_given_hessian_is_newtons():
+    gp, (X, y) = make_gp(0.8, 0.7, 0.05), make_data()
+    x = raw_of(gp)
+    shifted = lambda i, j: dense_nlml(x + 1e-3 * (np.eye(3)[i] + np.eye(3)[j]), X, y)
+    ones = [dense_nlml(x + 1e-3 * e, X, y) for e in np.eye(3)]
+    H = np.array([[shifted(i, j) - ones[i] - ones[j] for j in range(3)] for i in range(3)]) + dense_nlml(
+        x, X, y
+    )
+    g = [dense_nlml(x + 1e-6 * e, X, y) - dense_nlml(x - 1e-6 * e, X, y) for e in np.eye(3)]
+    found = learn(FullBatch(epochs=1, hessian=H / 1e-6), gp)
+    np.testing.assert_allclose(
+        raw_of(found.gp) - x, -np.linalg.solve(H / 1e-6, np.array(g) / 2e-6), rtol=1e-4
+    )
+
+
 def test_a_prior_moves_the_optimum_as_it_must():
     found = learn(FullBatch(tolerance=1e-12, spread=0.5))
     np.testing.assert_allclose(found.loss, _optimum(0.5).fun, atol=1e-9)

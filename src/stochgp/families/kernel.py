@@ -253,7 +253,8 @@ def learned_kernel_gp(
         again = networks_held(learned.gp) if is_default and learned.result in DONE else None
         refit = OF_SUBSET
     else:
-        refit, again = learner.refitting(), rotate_inputs(estimator, learned, learner, source, context)
+        again, hessian = rotate_inputs(estimator, learned, learner, source, context)
+        refit = learner.refitting(hessian)
     if again is None:
         return learned
     return continued(

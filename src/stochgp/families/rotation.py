@@ -39,6 +39,9 @@ SCORED = 4096  # other rows, on which two rotations are compared
 TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
+Kept = tuple[KernelGP | None, Float[np.ndarray, "P P"] | None]
+UNCHANGED: Kept = (None, None)
+
 
 def rotate_inputs(
     estimator: Any,
@@ -46,14 +49,14 @@ def rotate_inputs(
     learner: AbstractLearner,
     source: MemorySource,
     context: FitContext,
-) -> KernelGP | None:
-    """Return the model with rotated inputs if that improves left-out predictions, else None.
+) -> Kept:
+    """Return the model with rotated inputs, and the Hessian of its loss, if left-out predictions improve.
 
     A round computes M, the average gradient outer product of the fitted mean in units of the lengthscales. It
     rotates the coordinates to its eigenvectors, which does not change the kernel, and takes two leave-one-out steps. If the log density of rows given their
     neighbours improves (`prefer`), the result is kept and another round follows. Ctrl-C ends the rounds, and the inputs stay unchanged.
     """
-    rounds: list[tuple[KernelGP | None, int, str]] = []
+    rounds: list[tuple[Kept, int, str]] = []
     refusal = context.refusal(*_refusal(estimator, learned, learner, source))
     try:
         if refusal is None:
@@ -61,15 +64,15 @@ def rotate_inputs(
     except KeyboardInterrupt:
         refusal = "Ctrl-C ended the rounds of rotation"
         context.end(RESULTS.interrupted, refusal)
-    gp, n_rounds, _ = rounds[-1] if rounds else (None, 0, "")
+    kept, n_rounds, _ = rounds[-1] if rounds else (UNCHANGED, 0, "")
     axes, reasons = "rotated inputs" if n_rounds else "the inputs", "; ".join([why for *_, why in rounds])
     context.record(
         "rotation", n_rounds, refusal or f"lengthscales are along {axes}, by left-out rows: {reasons}"
     )
-    return gp
+    return kept
 
 
-def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP | None, int, str]]:
+def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, int, str]]:
     """Yield, for each round, the kept model or None, the number of its rotations, and why.
 
     A round whose gain is positive but not clear is followed by another, which is compared with the last model that was kept.
@@ -80,7 +83,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
     group = None if source.group is None else source.group[scored]
     judged = clusters(X[scored], group), source.weights()[scored]
     gp: Any = learned.gp
-    kept, n_rounds, doubted, scores = None, 0, False, left_out_scores(gp, source, X, scored)
+    kept, n_rounds, doubted, scores = UNCHANGED, 0, False, left_out_scores(gp, source, X, scored)
     for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < max(2 * learned.seconds, OPTIONAL_SECONDS):
             yield kept, n_rounds, "no time was left for another round"
@@ -90,12 +93,12 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[KernelGP
         if off < MIN_CORRELATED:
             yield kept, n_rounds, "slopes along the directions are uncorrelated"
             return
-        gp, name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,))[0], f"round {number}"
+        (gp, hessian), name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
         new = left_out_scores(gp, source, X, scored)
         preferred = prefer(scores, {name: new}, *judged)
         is_better = preferred.name is not None
         if is_better:
-            kept, scores, n_rounds = gp, new, number
+            kept, scores, n_rounds = (gp, hessian), new, number
         yield kept, n_rounds, preferred.why
         gains = name in preferred.gains and preferred.gains[name].mean > 0
         if not is_better and (doubted or not gains):

@@ -102,8 +102,8 @@ class AbstractLearner(eqx.Module):
         """Return the model with θ of the state."""
         return state.gp
 
-    def refitting(self) -> Any:
-        """Return the learner for a start near the optimum, with fewer steps if possible."""
+    def refitting(self, hessian: Any = None) -> Any:
+        """Return the learner for a start near the optimum, and the Hessian there if known."""
         return self
 
     def slower(self, state: Any, factor: float) -> Any:

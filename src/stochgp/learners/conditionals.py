@@ -108,7 +108,7 @@ class AbstractConditionals(AbstractLearner):
                 break
         return self.model(state), state.at.hessian
 
-    def refitting(self) -> Any:
+    def refitting(self, hessian: Any = None) -> Any:
         """Return the learner for a start near the optimum: at most 8 steps."""
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 

@@ -268,6 +268,8 @@ class FullBatch(AbstractQuasiNewton):
         The run has converged if the predicted gain of a step is below `tolerance` nats per datum or the rounding error.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
+    hessian : array [P, P] or None
+        The Hessian of the loss at the start; None = estimated from leave-one-out densities.
     """
 
     epochs: int | None = None
@@ -275,6 +277,7 @@ class FullBatch(AbstractQuasiNewton):
     spread: float | None = None
     tolerance: float = 1e-4
     evaluator: Evaluator | None = None
+    hessian: Float[np.ndarray, "P P"] | None = None
 
     def __check_init__(self) -> None:
         self.check_common("subset_rows")
@@ -313,8 +316,8 @@ class FullBatch(AbstractQuasiNewton):
         if size < source.size:
             rows = np.arange(source.size, dtype=np.int32)
             source = source.some(shuffled_batches(rows, size, 0, 1, seed)[0])
-        start = hessian = None
-        if self._is_informed(gp, size):
+        start, hessian = None, self.hessian
+        if hessian is None and self._is_informed(gp, size):
             near, hessian = LeaveOneOut(spread=self.spread, searches=1).scored_briefly(gp, source, seed)
             start = packed(self.partition(near)[0])
         return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), start, hessian)
@@ -344,9 +347,9 @@ class FullBatch(AbstractQuasiNewton):
 
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 
-    def refitting(self) -> Any:
+    def refitting(self, hessian: Any = None) -> Any:
         """Return the learner for a start near the optimum: at most 5 steps."""
-        return dataclasses.replace(self, epochs=REFIT_STEPS)
+        return dataclasses.replace(self, epochs=REFIT_STEPS, hessian=hessian)
 
     def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
         """Return the optimum or the model at the deadline; `prior` is the centre of the prior."""
