@@ -276,5 +276,5 @@ def test_impossible_settings_are_refused():
     for kind in (SVDGP, IVSGPR):
         with pytest.raises(ValueError, match="mirror_rate is 2"):
             kind(mirror_rate=2.0)
-    with pytest.raises(ValueError, match="its own functions"):
+    with pytest.raises(ValueError, match="same basis functions"):
         begun(IVSGPR(4, learning_rate=0.01), empty(3, 2))

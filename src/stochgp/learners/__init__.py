@@ -1,4 +1,4 @@
-"""Learners: frozen objects that learn the parameters θ. `learning.fit` runs them."""
+"""Learners, which learn the parameters θ of a model. `learning.fit` runs them."""
 
 from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD

@@ -1,4 +1,4 @@
-"""Base classes of learners: frozen objects that learn θ. `learning.fit` runs the loop."""
+"""Base classes of learners, which learn the parameters θ of a model."""
 
 import abc
 import dataclasses
@@ -32,8 +32,8 @@ from stochgp.learners.evidence import ByEvidence
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
-FEW_ROWS = 2_000  # for fewer rows, steps take less time than compiling them
-SQUARES = "loss_squared"  # mean squared loss of the steps, which gives the standard error of their mean
+FEW_ROWS = 2_000  # up to this many rows, compiling the steps takes longer than running them
+SQUARES = "loss_squared"  # name of the mean squared loss of the steps
 
 
 class Problem(NamedTuple):
@@ -42,9 +42,11 @@ class Problem(NamedTuple):
     Parameters
     ----------
     source, plan, prepared : MemorySource, StepPlan, any
-        The training rows; the plan of the steps; the result of the learner's `prepare`, which is called once before the first step.
-    rate, prior : float or None, AbstractGP or None
-        The learning rate from short trials, None = the learner's own; the model at the centre of a prior, None = the model at the start.
+        The training rows, the plan of the steps, and the result of the learner's `prepare`.
+    rate : float or None
+        The learning rate that short trials selected. None = the learner's own rate.
+    prior : AbstractGP or None
+        The model whose parameters are the centre of the prior. None = the model at the start of the run.
     """
 
     source: MemorySource
@@ -57,57 +59,60 @@ class Problem(NamedTuple):
 class AbstractLearner(eqx.Module):
     """Base class of learners, which learn the parameters θ of a model.
 
-    A run can resume from the arrays of a state. `advance` is deterministic, so a resumed run has the same result. The caller enables x64 and calls all methods
-    on the host; methods may use jit. `batch_size` and `learning_rate` are None unless a subclass has such fields. `evaluator` evaluates the states of a run;
-    None = `ByEvidence()` for feature GPs and `ByLoss()` for other models.
+    `advance` is deterministic, so a run that resumes from a saved state has the same result. The caller
+    enables x64. `evaluator` compares the states of a run. If it is None, `ByEvidence()` evaluates feature
+    GPs and `ByLoss()` evaluates other models.
     """
 
-    exact: ClassVar[bool] = False  # True if gradients are those of an objective of all rows
-    first_seconds: ClassVar[float] = 0.0  # least time for the first steps, which compile
-    batch_size = cast(Any, None)  # not annotated: a subclass may have such a field, in any place
+    exact: ClassVar[bool] = False  # True if gradients are exact for the objective on all rows
+    first_seconds: ClassVar[float] = 0.0  # minimum seconds of the first steps, including compilation
+    batch_size = cast(Any, None)  # no annotation, so that a subclass may declare the field anywhere
     learning_rate = cast(Any, None)
     evaluator = cast(Any, None)
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan the steps and the evaluations, at which the run checks time limit and Ctrl-C."""
+        """Return the numbers of steps and evaluations."""
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the peak memory of learning, without the rows, the evaluations and the compiler."""
+        """Return the peak bytes of learning, without the rows, the evaluations and the compiler."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Return the number of rows that the learner can use in this many seconds."""
+        """Return the number of rows that the learner can process in `seconds` seconds."""
         return n_rows
 
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
-        """Compute constants such as lists of neighbours; resumed runs must get the same."""
+        """Compute constants such as lists of neighbours, in the same way for a resumed run."""
 
     @abc.abstractmethod
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
-        """Return the state before the first step: a pytree."""
+        """Return the state before the first step, as a pytree."""
 
     @abc.abstractmethod
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Return the state after at most `plan.chunk_steps` steps, and means of their numbers, with "loss"."""
+        """Return the state after `n_steps` steps, and the mean metrics of the steps.
+
+        The metrics include "loss". `n_steps` is at most `plan.chunk_steps`.
+        """
 
     def after_evaluation(self, state: Any, evaluation: Any) -> Any:
-        """Return the state from which the run continues after an evaluation."""
+        """Return the state with which the run continues after an evaluation."""
         return state
 
     def model(self, state: Any) -> AbstractGP:
-        """Return the model with θ of the state."""
+        """Return the model with the parameters θ of `state`."""
         return state.gp
 
     def refitting(self, hessian: Any = None) -> Any:
-        """Return the learner for a start near the optimum, and the Hessian there if known."""
+        """Return a learner for a model near its optimum; `hessian` is that of the loss, if known."""
         return self
 
     def slower(self, state: Any, factor: float) -> Any:
-        """Return the state with its learning rate, if it has one, multiplied by `factor`."""
+        """Return the state with its learning rate, if any, multiplied by `factor`."""
         return state
 
     def finished(self, entry: Numbers) -> bool:
@@ -119,16 +124,16 @@ class AbstractLearner(eqx.Module):
         return n_rows
 
     def evaluator_for(self, gp: AbstractGP) -> Evaluator:
-        """Return the evaluator or the default. Raises ValueError for evidence without moments."""
+        """Return the evaluator. Raises ValueError if `ByEvidence` cannot evaluate `gp`."""
         if self.evaluator is None:
             return ByEvidence() if gp.has_moments else ByLoss()
         if isinstance(self.evaluator, ByEvidence) and not gp.has_moments:
             name, model = type(self).__name__, type(gp).__name__
-            raise ValueError(f"{model} has no moments, so ByEvidence cannot evaluate {name}: use ByLoss()")
+            raise ValueError(f"ByEvidence cannot evaluate {name}: {model} has no moments; use ByLoss()")
         return self.evaluator
 
     def check_common(self, *counts: str) -> None:
-        """Raise ValueError for impossible settings; `counts` must be None or whole numbers ≥ 1."""
+        """Raise ValueError for invalid fields. `counts` names more fields that are None or ≥ 1."""
         for name in ("batch_size", "epochs", *counts):
             value = getattr(self, name, None)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
@@ -136,13 +141,13 @@ class AbstractLearner(eqx.Module):
         rate = self.learning_rate
         if rate is not None and not callable(rate) and (isinstance(rate, str) or not 0 < rate < float("inf")):
             raise ValueError(f"learning_rate is {rate!r}; it must be positive and finite")
-        spread = getattr(self, "spread", None)  # of the prior of some learners
+        spread = getattr(self, "spread", None)  # standard deviation of the prior of some learners
         if spread is not None and not 0 < spread < float("inf"):
             raise ValueError(f"spread is {spread}; it must be positive and finite, or None")
 
 
 class BatchState(eqx.Module):
-    """The model, its descent, the number of all rows, and the sum of their weights."""
+    """The model, the optimiser's state, the number of rows, and the sum of their weights."""
 
     gp: Any
     descent: Descent
@@ -151,29 +156,30 @@ class BatchState(eqx.Module):
 
 
 class AbstractBatchLearner(AbstractLearner):
-    """A learner of mini-batches: a subclass defines the step, this class draws the batches.
+    """Base class of learners that take steps on mini-batches of rows.
 
-    A step takes `n_streams` independent batches, as a stack if there are several.
+    This class draws the batches, and a subclass defines the step. A step uses `n_streams` independent
+    batches. If there are several, they are stacked.
 
     Parameters
     ----------
     batch_size : int
-        B; all rows if there are fewer.
+        B, the number of rows in a batch. If there are fewer rows, a batch contains all rows.
     epochs : int or None
-        Passes over the data; None = a number from `plan`.
-    learning_rate : float, rule of the step, or None
-        None: short trials choose it if the evaluator has rates to try; else the learner's default.
+        The number of passes over the data. None = a number that the evaluator computes.
+    learning_rate : float, function of the step, or None
+        None = the best rate in short trials if the evaluator has rates to try, else the learner's default.
     optimizer : function
-        Any optax optimizer as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
+        A function that returns an optax optimizer for a learning rate, such as `optax.adam` or `optax.sgd`.
     decay : function
         Factor on a numeric learning rate, as a function of the completed fraction of the planned steps.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     sampling : Uniform, NearestNeighbours or None
-        Selects the rows of a batch; None = the default of `sampling_for`.
+        The method that selects the rows of a batch. None = the default of `sampling_for`.
     """
 
-    steps = cast(int, 0)  # of a run whose `epochs` are None, if evaluations are by loss
+    steps = cast(int, 0)  # number of steps if `epochs` is None and the evaluator is `ByLoss`
     n_streams: ClassVar[int] = 1
     batch_size: int = 256
     epochs: int | None = None
@@ -185,21 +191,21 @@ class AbstractBatchLearner(AbstractLearner):
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-        """Return the state after a step on `batch`, and numbers with "loss"; pure, for jit."""
+        """Return the state after a step on `batch`, and metrics with "loss". It must be pure."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        row_bytes = self.n_streams * 4 * (n_inputs + 2)  # of float32 batches on the device
+        row_bytes = self.n_streams * 4 * (n_inputs + 2)  # batches on the device are float32
         return evaluator.plan_steps(n_rows, row_bytes, self.batch_size, self.epochs, self.steps)
 
     def sampling_for(self, gp: Any) -> Any:
-        """Return the sampling of the batches for this model."""
+        """Return the method that selects the rows of a batch for this model."""
         return self.sampling
 
     def slower(self, state: Any, factor: float) -> Any:
         return self._each_descent(state, lambda descent: slowed(descent, factor))
 
     def decaying(self, state: Any, n_steps: int | None) -> Any:
-        """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
+        """Return the state with a rate that decays over the next `n_steps` steps, if not None."""
         return self._each_descent(state, lambda descent: decaying(descent, n_steps))
 
     def _each_descent(self, state: Any, change: Any) -> Any:
@@ -209,16 +215,16 @@ class AbstractBatchLearner(AbstractLearner):
     def begin(
         self, gp: Any, theta: Any, problem: Problem, default: float | None = None, dtype: Any = jnp.float32
     ) -> tuple[Any, Descent, Array, Array]:
-        """Return the fields of `BatchState` at step 0, for trainable parameters `theta`.
+        """Return the fields of `BatchState` at step 0, for the trainable parameters `theta`.
 
-        The rate is the learner's, the best of short trials, or `default`.
+        The learning rate is the learner's own, else the best rate in short trials, else `default`.
         """
         rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
         descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
         return gp, descent, on_device(problem.source.size, dtype), on_device(problem.source.count, dtype)
 
     def descend(self, theta: Any, gradient: Any, descent: Descent) -> tuple[Any, Descent]:
-        """Return θ and the optimiser's state after a step."""
+        """Return the parameters θ and the optimiser's state after a step."""
         return move(theta, gradient, descent, self.optimizer, self.step_size(descent))
 
     def step_size(self, descent: Descent) -> Array:
@@ -228,11 +234,11 @@ class AbstractBatchLearner(AbstractLearner):
     def prepare(
         self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
-        """Return the order of the rows, and the learner with defaults in fields that compiled steps do not use."""
+        """Return the rows' order, and the learner with defaults in fields that steps do not use."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         names = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
-        rate, own = self.learning_rate, self.evaluator  # of whose fields only `refit` affects the steps
+        rate, own = self.learning_rate, self.evaluator  # steps depend on no other field than `refit`
         evaluator = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
         plain |= {"learning_rate": rate if callable(rate) else None, "evaluator": evaluator}
         return sampled, dataclasses.replace(self, **plain)
@@ -240,7 +246,7 @@ class AbstractBatchLearner(AbstractLearner):
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Take steps in one compiled scan."""
+        """Take `n_steps` steps in one compiled scan."""
         sampling, B = self.sampling_for(state.gp), problem.plan.batch_size
         sampled, compiled = problem.prepared
         draw = lambda *own: sampling.batches(sampled, first_step, n_steps, B, (*seed, *own))
@@ -254,10 +260,7 @@ class AbstractBatchLearner(AbstractLearner):
 
 
 def _steps(learner: Any, state: Any, batches: Data, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
-    """Return the final state, the mean numbers and the mean squared loss of stacked batches.
-
-    The key of a step depends on its number alone.
-    """
+    """Return the final state, the mean metrics and the mean squared loss of stacked batches."""
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.wrap_key_data(seed)
     steps = first_step + jnp.arange(batches.y.shape[0])

@@ -1,4 +1,4 @@
-"""BSGD: mini-batch descent on the batches' likelihood; sgGP with neighbours as batches."""
+"""BSGD: mini-batch descent on the marginal likelihood of each batch."""
 
 import dataclasses
 import math
@@ -24,23 +24,25 @@ RATE = 0.01
 class BSGD(AbstractBatchLearner):
     """Mini-batch gradient descent on the NLML per datum of the batches.
 
-    Sources: SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1. With A = k(X_S, X_S) + Σ_S for a batch S of B rows, the gradient with respect to a parameter θ_l is
+    Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. For a batch S of B rows with
+    the covariance A = k(X_S, X_S) + Σ_S, the gradient with respect to a parameter θ_l is
 
-        g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2 s_l),   s_l = B;  with `signal_scale` τ, s_l = τ log B for the kernel's variances.
+        g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2B).
 
-    A step takes O(B³ + B²D), for feature GPs O(B³ + B²M). For data drawn from the model the gradient is zero on average at the true θ, because
-    it comes from a proper likelihood of B rows. It is a biased estimate of the gradient of the full likelihood; the bias decreases with B. Batches of
-    nearest neighbours identify short lengthscales and small noise, for which uniformly drawn rows are too far apart.
+    A step takes O(B³ + B²D) for D inputs, or O(B³ + B²M) for a feature GP with M features. The gradient is
+    a biased estimate of the gradient on all rows; the bias decreases with B. Batches of nearest neighbours
+    identify short lengthscales and small noise better than uniformly drawn rows, which are farther apart.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
-        See `AbstractBatchLearner`. The paper of sgGP has B = 16, and its rate α₁/k is `PowerLaw(α₁, 1.0)` with `optax.sgd`. epochs None = 4,096 steps with `ByLoss`.
+        See `AbstractBatchLearner`. With `ByLoss`, the default number of steps is 4,096.
     sampling : Uniform, NearestNeighbours or None
-        Selects the rows of a batch; None = `Uniform()` for feature GPs and for kernels without a metric between rows, else
-        `NearestNeighbours()`.
+        The method that selects the rows of a batch. None = `NearestNeighbours()` for kernels whose
+        correlations decrease with distance, else `Uniform()`.
     signal_scale : float or None
-        τ; None = s_l = B for all parameters. The theory of sgGP uses τ = 3.
+        τ, for a gradient of the kernel's variances that is divided by 2τ log B instead of 2B. The theory of
+        sgGP uses τ = 3. None = the formula above.
     """
 
     steps: ClassVar[int] = 4096
@@ -52,18 +54,17 @@ class BSGD(AbstractBatchLearner):
         self.check_common()
         if self.signal_scale is not None and not (0 < self.signal_scale < math.inf and self.batch_size > 1):
             raise ValueError(
-                f"signal_scale is {self.signal_scale} with batch_size {self.batch_size}; it must be positive and finite, and batch_size above 1"
+                f"signal_scale is {self.signal_scale} and batch_size is {self.batch_size}; signal_scale must be positive and finite, and batch_size at least 2"
             )
 
     def sampling_for(self, gp: AbstractGP) -> Any:
-        """Return the sampling set by the user, or the default for the model."""
+        """Return the sampling of the learner, or the default for the model."""
         if self.sampling is not None:
             return self.sampling
         kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))
         return NearestNeighbours() if getattr(kernel, "has_places", not gp.has_moments) else Uniform()
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of neighbours, batches, and matrices of a batch."""
         B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
         n_steps = self.steps if self.epochs is None else self.epochs * per_epoch
         drawn = self.sampling_for(gp).peak_bytes(n_rows, n_inputs, B, n_steps)
@@ -75,7 +76,7 @@ class BSGD(AbstractBatchLearner):
     def step(
         self, state: BatchState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[BatchState, dict[str, Array]]:
-        """Take one step. "loss" is the NLML per datum of the batch, "jitter" the jitter on A."""
+        """Return the state after one step, and its metrics: the NLML per datum and A's jitter."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         theta, descent = self.descend(trainable, gradient, state.descent)
@@ -85,7 +86,7 @@ class BSGD(AbstractBatchLearner):
 def batch_gradient(
     trainable: AbstractGP, rest: AbstractGP, batch: Data, signal_scale: float | None = None
 ) -> tuple[dict[str, Array], AbstractGP]:
-    """Return the numbers of a step and g, with automatic differentiation of A only."""
+    """Return the metrics of a step, and the gradient with respect to the trainable parameters."""
     B = batch.y.shape[0]
     covariance: Any = lambda t: cast(Any, eqx.combine(t, rest)).covariance(batch.X, batch.weight)
     A, pull_back = jax.vjp(covariance, trainable)

@@ -1,4 +1,4 @@
-"""Leave-one-out and Vecchia likelihoods: conditional densities given few neighbours."""
+"""Learners that maximise the density of rows given their neighbours: LeaveOneOut, Vecchia."""
 
 import abc
 import dataclasses
@@ -20,56 +20,57 @@ from stochgp.objectives.conditionals import Curvature, is_small, weight_per_row
 from stochgp.parameters import partition
 
 N_NEIGHBOURS, N_CENTRES = 48, 8_192
-N_SCORED, BESIDE_SCORED = 8, 56  # rows scored in a neighbourhood, and its other rows
+N_SCORED, BESIDE_SCORED = 8, 56  # numbers of scored rows and other rows in a neighbourhood
 MAX_STEPS, SEARCHES = 30, 2
 FEW_ROWS, FEW_STEPS, MAX_TRIED, REFIT_STEPS = 4_096, 2, 5, 8
-MAX_PARAMETERS = 500  # H has the square of their number
-SOME = 100  # rows from which the prior variance is estimated
-LONGEST_STEP = 1.5  # on the logarithm of a parameter
-LEAST_RATIO = 1e-3  # of a step's gain to the gain that the quadratic promises
+MAX_PARAMETERS = 500  # the Hessian contains the square of this number
+SOME = 100  # number of rows that decide between float32 and float64
+LONGEST_STEP = 1.5  # maximum change of a parameter's logarithm in one step
+LEAST_RATIO = 1e-3  # minimum ratio of actual gain to predicted gain of an accepted step
 FIRST_DAMPING = 0.03
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
-SEARCHED_AT = 3e-3  # promised gain of a step in nats per datum, below which neighbours are searched again
-NEGLIGIBLE = 5e-4  # promised gain of a step in nats per datum, below which learning ends
-STALLED_SEARCH = 2  # steps in a row that gain less than that, after which neighbours are searched again
-STALLED = 3  # the same, after which learning ends
-NEAR = 1e-3  # largest promised gain in nats per datum of a final step without evaluation
-MOST_MISSED = 0.5  # largest relative error of the promised gain of the step before it
+SEARCHED_AT = 3e-3  # search for neighbours again if the predicted gain (nats per datum) is lower
+NEGLIGIBLE = 5e-4  # stop if the predicted gain (nats per datum) is lower
+STALLED_SEARCH = 2  # search for neighbours again after as many steps with a lower gain than NEGLIGIBLE
+STALLED = 3  # stop after as many steps with a lower gain than NEGLIGIBLE
+NEAR = 1e-3  # maximum predicted gain (nats per datum) of a final step without evaluation
+MOST_MISSED = 0.5  # maximum relative error of the last predicted gain before the final step
 
 
 class Prepared(NamedTuple):
-    """The rows as arrays for the steps, and θ."""
+    """The rows and the constants of all steps."""
 
-    order: Int32[np.ndarray, " N"]  # random, of all rows
+    order: Int32[np.ndarray, " N"]  # a random order of all rows
     group: Int[np.ndarray, " N"] | None
-    centres: Int32[np.ndarray, " B"]  # of neighbourhoods
+    centres: Int32[np.ndarray, " B"]  # the central row of each neighbourhood
     X: Float[np.ndarray, "N D"]
-    start: Float[np.ndarray, " P"]  # of the parameters
-    pull: float  # of the prior, 1/(s² n): n = (Σρ)²/Σρ², or C Σρ/N for a joint density
-    n_scored: int  # scored rows of a neighbourhood, its last ones; 1 if groups have several rows
-    size: int  # of a neighbourhood
+    start: Float[np.ndarray, " P"]  # the parameters at the start
+    pull: float  # curvature of the prior's penalty per datum
+    n_scored: int  # number of scored rows in a neighbourhood, which are its last rows
+    size: int  # number of rows in a neighbourhood
 
 
 class ConditionalState(eqx.Module):
-    """The model, the neighbours of the centres, and the loss and its curvature at the model."""
+    """The model, its neighbourhoods, and the loss with its curvature at the model."""
 
     gp: AbstractGP
-    near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, followed by the centre
-    at: Curvature  # of the loss with its prior, at `gp`
+    near: Int32[np.ndarray, "B m"]  # the rows of each neighbourhood, from the farthest to the centre
+    at: Curvature  # curvature at `gp` of the loss with its prior
     damping: np.float64
-    harder: np.float64  # the factor of the damping after the next refused step
-    kept: np.float64  # ratio of the last step's gain to its promised gain
+    harder: np.float64  # factor of the damping after the next rejected step
+    kept: np.float64  # ratio of actual gain to predicted gain of the last step
     n_searches: np.int64
-    n_stalled: np.int64  # the last steps in a row by which the loss fell by less than NEGLIGIBLE
+    n_stalled: np.int64  # number of last steps whose gain was below NEGLIGIBLE
 
 
 class AbstractConditionals(AbstractLearner):
-    """Damped Fisher scoring on L(θ), the ρ-weighted mean of −log p(y_i | y_c(i)) over C rows.
+    """Base class of learners that fit conditional densities of rows given their neighbours.
 
-    A neighbourhood is a random centre and the rows that the subclass finds for it. With `joint`, n L is −log of a density of all y. A step moves θ by
-    −(H + λ diag H)⁻¹∇L, with H from `Curvature` (Guinness 2021). λ increases if the loss decreases less than H predicts. Neighbours are nearest according
-    to the starting kernel. They are searched again when the predicted gain is below 0.003 nats, or after half of the steps.
+    L(θ) is the weighted mean of −log p(y_i | neighbours of row i) over C rows. A step changes θ by
+    −(H + λ diag H)⁻¹∇L, with the Fisher information H (Guinness 2021). The damping λ increases if the loss
+    decreases less than predicted. The search for neighbours uses the current kernel. A new search takes place
+    when the predicted gain is below 0.003 nats per datum, or after half of the steps.
     """
 
     exact: ClassVar[bool] = True
@@ -87,17 +88,17 @@ class AbstractConditionals(AbstractLearner):
 
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
-        """Return k rows beside each centre in the metric of `gp`, the nearest first; −1 for none."""
+        """Return the k nearest rows of each centre for the kernel of `gp`; −1 for a missing row."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan an evaluation after each step; `advance` takes one step per call."""
+        """Return a plan with an evaluation after each step."""
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """Return the model after 2 scoring steps on up to 4,096 rows, and H, to start a descent."""
+        """Return the model after two steps on at most 4,096 rows, and the Hessian there."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         state, n_taken = self._search(self.init(gp, problem), problem), 0
@@ -109,11 +110,10 @@ class AbstractConditionals(AbstractLearner):
         return self.model(state), state.at.hessian
 
     def refitting(self, hessian: Any = None) -> Any:
-        """Return the learner for a start near the optimum: at most 8 steps."""
+        """Return the learner with at most 8 steps, for a model that is near its optimum."""
         return dataclasses.replace(self, searches=1, epochs=REFIT_STEPS)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of rows, orders, trees, neighbours and matrices of two threads."""
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
         C = min(self.n_centres, n_rows)  # neighbourhoods of groups score one row each
         block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
@@ -121,16 +121,15 @@ class AbstractConditionals(AbstractLearner):
         return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(block)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """Draw an order of the rows and the centres, and prepare the search."""
         kernel_of(self, gp)
         start = packed(partition(gp)[0])
         if len(start) > MAX_PARAMETERS:
             how = "use learner='bsgd' for a kernel with a network"
-            raise ValueError(f"{type(self).__name__} learns at most {MAX_PARAMETERS} parameters: {how}")
+            raise ValueError(f"{type(self).__name__} can learn at most {MAX_PARAMETERS} parameters; {how}")
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         n_scored = 1 if source.in_groups else min(self.n_scored, source.size)
-        centres = drawn[: max(1, plan.batch_size // n_scored)]  # at most all rows
+        centres = drawn[: max(1, plan.batch_size // n_scored)]
         X, group = source.inputs(), source.group
         if self.joint:
             n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
@@ -141,7 +140,6 @@ class AbstractConditionals(AbstractLearner):
         return Prepared(order, group, centres, X, start, pull, n_scored, size)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray | None = None) -> ConditionalState:
-        """Return the initial state. No random numbers are drawn."""
         prepared = problem.prepared
         near = np.full((len(prepared.centres), prepared.size), NONE, np.int32)
         at = densities.unknown(len(prepared.start))
@@ -153,7 +151,7 @@ class AbstractConditionals(AbstractLearner):
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """Take one step. "loss" is L with its prior, "gain" the predicted gain in nats per datum."""
+        """Return the state after one step, with the loss and the predicted gain in nats per datum."""
         is_due = _gain(state.at) < SEARCHED_AT or 2 * first_step >= problem.plan.total_steps
         is_due |= state.n_stalled >= STALLED_SEARCH
         if state.n_searches == 0 or (state.n_searches < self.searches and is_due):
@@ -163,8 +161,11 @@ class AbstractConditionals(AbstractLearner):
         return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """Return the state after a damped scoring step, and its numbers. The loss never increases."""
-        # After the last search all neighbourhoods are scored, before it a quarter of them.
+        """Return the state after a damped Fisher scoring step, and its metrics.
+
+        A step that would increase the loss is rejected.
+        """
+        # Before the last search, only a quarter of the neighbourhoods is scored.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
         at = state.at if np.isfinite(state.at.loss) else self._curvature(state.gp, problem, near)
@@ -188,7 +189,7 @@ class AbstractConditionals(AbstractLearner):
         return state, {"loss": float(at.loss), "gain": _gain(at), "accepted": float(better)}
 
     def model(self, state: ConditionalState) -> AbstractGP:
-        """Return θ, or θ − H⁻¹∇L if its predicted gain is small and the prediction was good."""
+        """Return the model, after a final undamped step if its predicted gain is reliable."""
         at = state.at
         if not (np.isfinite(at.loss) and abs(state.kept - 1) < MOST_MISSED):
             return state.gp
@@ -205,7 +206,7 @@ class AbstractConditionals(AbstractLearner):
         return settled and entry["searches"] >= self.searches
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
-        """Search neighbours in the current metric: the nearest last, followed by the centre."""
+        """Return the state with neighbourhoods according to the current kernel."""
         prepared = problem.prepared
         near = self.neighbours(state.gp, prepared, prepared.size - 1)
         near = np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
@@ -213,7 +214,7 @@ class AbstractConditionals(AbstractLearner):
         return dataclasses.replace(state, near=near, at=at, n_searches=n_searches, n_stalled=np.int64(0))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
-        """Return the curvature with the prior ‖x − x₀‖²/(2 s² n)."""
+        """Return the loss with the penalty of the prior, and its derivatives."""
         wide = is_small(gp, problem.source.on_host(near[:SOME, -1]))
         prepared = problem.prepared
         found = densities.curvature(gp, problem.source, near, wide, self.joint, prepared.n_scored)
@@ -229,28 +230,30 @@ class AbstractConditionals(AbstractLearner):
 class LeaveOneOut(AbstractConditionals):
     """Learner of the leave-one-out density, in which nearby rows predict each row.
 
-        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the other rows of a neighbourhood of row i, without its group
+        L(θ) = −Σ_i ρ_i log p(y_i | y_c(i)) / Σ_i ρ_i
 
-    A neighbourhood is a random centre and its m nearest rows. The learner scores R rows of it: the centre and the R − 1 rows nearest to it. Each scored row is
-    predicted from all other rows of the neighbourhood, with one Cholesky factor for all R.
+    c(i) are the other rows in the neighbourhood of row i, without rows of its group. A neighbourhood is a
+    random centre and its nearest rows. The learner scores the centre and the rows nearest to it. L is not a
+    joint density, but the true θ minimises its expectation. Without groups, L is too optimistic if test rows
+    are farther from the training rows than training rows are from each other.
 
-    L is not a joint density, but the true θ minimises its expectation for any c(i). A row of weight ρ counts as one observation of variance v_i + σ² s_i,
-    with weight ρ in L; as a neighbour it has the noise variance σ² s/ρ. Without groups, L is too optimistic if test rows are farther from the training rows
-    than training rows are from each other (repeated measurements, later days).
-
-    The run has converged if, on the last neighbours, the predicted gain or each of the last three gains is below 0.0005 nats per row.
+    The run has converged if the predicted gain or the last three gains are below 0.0005 nats per datum.
 
     Parameters
     ----------
     epochs : int or None
-        The largest number of scoring steps; None = 30.
-    n_neighbours, n_centres, n_scored : int
-        m + 1 − R, the number of unscored rows of a neighbourhood; C, the number of scored rows (at most all), from C/R neighbourhoods whose centres are drawn
-        once without replacement; R, always 1 if a group has several rows.
+        The maximum number of steps; None = 30.
+    n_neighbours : int
+        The number of rows in a neighbourhood that are not scored.
+    n_centres : int
+        C, the number of scored rows in all neighbourhoods.
+    n_scored : int
+        The number of scored rows in a neighbourhood. It is 1 if a group has several rows.
     spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters x around their start x₀, n = (Σρ)²/Σρ² of the centres; None = no prior.
+        The standard deviation of a normal prior of the unconstrained parameters around their start.
+        None = no prior.
     searches : int
-        The number of searches for neighbours: one at the start, another each time the predicted gain is below 0.003 nats per row.
+        The maximum number of searches for neighbours.
     """
 
     joint: ClassVar[bool] = False
@@ -264,17 +267,18 @@ class LeaveOneOut(AbstractConditionals):
 
 
 class Vecchia(AbstractConditionals):
-    """The likelihood of Vecchia (1988): rows in random order, given nearest earlier rows.
+    """Learner of the likelihood of Vecchia (1988): rows in random order, given earlier rows.
 
-        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
+        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]}
 
-    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; C of the N rows estimate it without bias. Early
-    rows have distant neighbours, so long distances count more than in `LeaveOneOut`. Groups are ignored.
+    c(i) are m earlier rows that have a high correlation with row i. Row i has the weight ρ_i, n = Σρ_i, and
+    the noise variance is σ² s_i for one observation. L is the NLML per datum of a Gaussian density of all
+    data, and it is exact if c(i) contains all earlier rows. Groups are ignored.
 
     Parameters
     ----------
     epochs, n_neighbours, n_centres, spread, searches
-        See `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
+        See `LeaveOneOut`. m is `n_neighbours`.
     """
 
     joint: ClassVar[bool] = True
@@ -287,7 +291,7 @@ class Vecchia(AbstractConditionals):
 
 
 def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
-    """Return the kernel that finds the neighbours. Raises ValueError if the model has none."""
+    """Return the kernel of the model. Raises ValueError for a feature GP."""
     if gp.has_moments:
         name, model = type(learner).__name__, type(gp).__name__
         raise ValueError(f"{name} needs a kernel to find neighbours, but {model} has none")
@@ -295,7 +299,7 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
 
 
 def _gain(at: Curvature) -> float:
-    """Return the nats per datum that a step promises; inf if L is not known."""
+    """Return the predicted gain of a step in nats per datum; inf before the first evaluation."""
     if not math.isfinite(at.loss):
         return math.inf
     return float(0.5 * at.gradient @ shortest_solution(at.hessian, at.gradient))

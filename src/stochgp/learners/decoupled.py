@@ -1,4 +1,4 @@
-"""Learners of decoupled processes, which add basis functions: SVDGP and iVSGPR."""
+"""Learners of sparse GPs that add basis functions during the run: SVDGP and iVSGPR."""
 
 import abc
 import dataclasses
@@ -24,12 +24,12 @@ from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE, carried, gram, mirror_covariance
 
 RATE = 0.01
-SLOWING = 0.1  # factor of √t, as in the paper
-TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # 2,048 steps at the paper's smallest rate, 0.001, are too few
+SLOWING = 0.1  # factor of √t in the learning rate, as in the paper
+TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # the paper's smallest rate, 0.001, needs more than 2,048 steps
 
 
 class AbstractGrowing(AbstractBatchLearner):
-    """A learner of `Decoupled` that adds functions at the first `growth` rows of a batch until the basis is full."""
+    """Base class of learners that add basis functions at rows until the basis is full."""
 
     steps: ClassVar[int] = 2048
     first_seconds: ClassVar[float] = COMPILING
@@ -41,16 +41,15 @@ class AbstractGrowing(AbstractBatchLearner):
 
     @abc.abstractmethod
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part and the rest."""
+        """Return the trainable part of the model and the rest."""
 
     def __check_init__(self) -> None:
         self.check_common("growth")
         rate = self.mirror_rate
         if rate is not None and not callable(rate) and not 0 < rate <= 1:
-            raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")
+            raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a function")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of batches, functions, gradients and the optimiser's state."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
@@ -58,10 +57,10 @@ class AbstractGrowing(AbstractBatchLearner):
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> BatchState:
-        """Return the initial state. Raises TypeError for a model whose q(f) is not `Decoupled`."""
+        """Return the initial state. Raises TypeError for a model that is not `Decoupled`."""
         if not isinstance(gp.approximation, Decoupled):
             kind = type(gp.approximation).__name__
-            raise TypeError(f"{type(self).__name__} learns Decoupled processes, not {kind}")
+            raise TypeError(f"{type(self).__name__} needs a model with Decoupled functions, not {kind}")
         return BatchState(*self.begin(gp, self.partition(gp)[0], problem, RATE))
 
     def ascend(
@@ -72,9 +71,10 @@ class AbstractGrowing(AbstractBatchLearner):
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
     ) -> tuple[BatchState, dict[str, Array]]:
-        """Take a gradient step on the trainable part, with the batch's bound per datum.
+        """Return the state after a gradient step on the batch's bound per datum, and its metrics.
 
-        `columns` selects columns of K_α, None = all. After functions and kernel have changed, `carried` returns the model with q adapted to them.
+        `columns` selects columns of the matrix K_α; None = all. `carried` adapts q to a model whose basis
+        functions and kernel have changed.
         """
         trainable, rest = self.partition(gp)
 
@@ -93,13 +93,13 @@ class AbstractGrowing(AbstractBatchLearner):
         return dataclasses.replace(state, gp=moved, descent=descent), info
 
     def step_size(self, descent: Descent) -> Float[Array, ""]:
-        """γ_t = γ₀ · decay / (1 + 0.1 √t), or the value of a rule."""
+        """Return γ₀ · decay / (1 + 0.1 √t), or `learning_rate(t)` if it is a function."""
         size = super().step_size(descent)
         return size if callable(self.learning_rate) else size / (1 + SLOWING * jnp.sqrt(descent.step))
 
 
 def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
-    """Return the model with functions at the first n rows, if there is room; L_jj = `start`."""
+    """Return the model with basis functions at the first n rows, if the basis is not full."""
     q: Any = gp.approximation
     X = batch.X[:n]
     start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
@@ -107,7 +107,7 @@ def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = 
 
 
 def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
-    """Return the trainable part and the rest. `moved` names "weights" (a) and "root" (L)."""
+    """Return the trainable part and the rest. "weights" and "root" train only if in `moved`."""
     mask = trainable_mask(gp)
     for name in {"weights", "root"} - set(moved):
         mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
@@ -115,31 +115,33 @@ def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
 
 
 class IVSGPR(AbstractGrowing):
-    """Incremental variational sparse GP regression (Cheng and Boots 2016): mirror ascent on q.
+    """Incremental variational sparse GP regression (Cheng and Boots 2016).
 
-    The coupled form has β = α. The inverse covariance of q is I + Ψ_α B Ψ_αᵀ, and it maps the mean to Ψ_α b, b = (I + BK)a. With the sites
-    β_i, r_i of `objectives.elbo`, p_i = K⁻¹k(α, x_i) and c = N/B, a mirror step of size γ on a batch S is
+    Mean and covariance of q(f) use the same basis functions k(·, α_j). With K = k(α, α), the parameters of
+    q(f) are a matrix B and a vector b, and the weights of the mean are a = (I + BK)⁻¹b. Let c be the number
+    of all rows divided by the number of rows in a batch S. A mirror step of size γ is
 
-        B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    a = (I + BK)⁻¹ b.
+        B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    p_i = K⁻¹k(α, x_i),
 
-    It is the step of SVI, written without a basis. For B = LLᵀ, a QR factorisation of [√(1−γ) L, √(γcβ_i) p_i] gives L. Then functions, kernel and likelihood take a step along
-    the gradient of the bound. If functions move from α' to α, b and B become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a = (I + BK)⁻¹b. A step takes O(B M² + M³).
+    with the precisions β_i and linear terms r_i of `objectives.elbo.sites`. Then the basis functions, the
+    kernel and the likelihood take a step along the gradient of the ELBO. With M basis functions, a step takes
+    O(M³ + M² · rows in a batch).
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator, growth
         See `SVDGP`.
-    mirror_rate : float or rule of the step
+    mirror_rate : float or function of the step
         The step size γ.
     """
 
     mirror_rate: float | Schedule = InverseRoot(1.0, 1.0)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part and the rest. Raises ValueError for decoupled functions."""
+        """Return the trainable part and the rest. Raises ValueError for a decoupled model."""
         q: Any = gp.approximation
         if q.covariance_functions is not None:
-            raise ValueError("IVSGPR needs a coupled process, but the covariance has its own functions here")
+            raise ValueError("IVSGPR needs a model whose mean and covariance use the same basis functions")
         return all_but_q(gp)
 
     def step(
@@ -156,7 +158,7 @@ class IVSGPR(AbstractGrowing):
 
 
 def mirror_step(gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any) -> Decoupled:
-    """Return q after a mirror step of size γ towards the sites of X, in float64 with x64."""
+    """Return q(f) after a mirror step of size γ towards the sites of the rows X."""
     given: Any = gp.approximation
     weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
     K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma)
@@ -166,7 +168,7 @@ def mirror_step(gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, g
 
 
 def linear_part(gp: SparseGP) -> Float[Array, " P"]:
-    """Return b = (I + BK)a, in float64 if x64 is enabled."""
+    """Return the parameter b = (I + BK)a, in float64 if x64 is enabled."""
     q: Any = gp.approximation
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     a, L = q.a.astype(wide), q.L.astype(wide)
@@ -175,7 +177,7 @@ def linear_part(gp: SparseGP) -> Float[Array, " P"]:
 
 
 def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"]) -> SparseGP:
-    """Return the model after functions and kernel moved, with b and L adapted to them."""
+    """Return the model with b and L adapted to its new basis functions and kernel."""
     q: Any = gp.approximation
     parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
     moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts)
@@ -186,33 +188,37 @@ def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"]) -> Sparse
 def _with_mean(
     q: Decoupled, K: Float[Array, "P P"], b: Float[Array, " P"], L: Float[Array, "P P"]
 ) -> Decoupled:
-    """q with this L and a = (I + LLᵀK)⁻¹b."""
+    """Return q(f) with this L and the weights a = (I + LLᵀK)⁻¹b."""
     H = jnp.eye(K.shape[0], dtype=K.dtype) + matmul(L.T, matmul(K, L))
     a = b - matmul(L, cho_solve((jnp.linalg.cholesky(H), True), matmul(L.T, matmul(K, b))))
     return Decoupled(q.mean_functions, a.astype(q.weights.dtype), None, L.astype(q.weights.dtype))
 
 
 class SVDGP(AbstractGrowing):
-    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, algorithm 1).
+    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, Algorithm 1).
 
-        (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (P − tr H⁻¹),    H = I + LᵀK_βL.
+    M_α basis functions with weights a define the mean of q(f). M_β basis functions with a matrix L define
+    its covariance. K_α and K_β are their kernel matrices. With H = I + LᵀK_βL and a batch S of B rows, a
+    step follows the gradient of
 
-    A step follows the gradient of the bound per datum on a batch S. It moves a, L, the functions, the kernel and the likelihood. `n_columns` of the M_α columns
-    of K_α give estimates of aᵀK_α a and its gradient (`objectives.elbo`), so a step takes O(D (B + n_columns) M_α + B M_β² + M_β³) and memory for a tile of
-    columns. The model has room for M_α and M_β functions. Until it is full, each step adds functions at the first `growth` rows of its batch, with a = 0 and
-    L_jj = √β_j of `objectives.elbo` (1/σ for Gaussian noise).
+        (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (M_β − tr H⁻¹).
+
+    Random columns of K_α give unbiased estimates of aᵀK_α a and its gradient. For D inputs, a step takes
+    O(D (B + n_columns) M_α + B M_β² + M_β³) time.
 
     Parameters
     ----------
     batch_size, epochs, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; epochs None = enough for 2,048 steps.
-    learning_rate : float, rule of the step, or None
-        γ₀ of the rate γ_t = γ₀/(1 + 0.1 √t), times `decay`, or a rule for γ_t. None: trials choose 0.01, 0.03 or 0.1; 0.01 without trials.
-    growth, n_columns : int, int or None
-        N_Δ, the number of a batch's rows that become functions while there is room; the number of columns of K_α for estimates, None = B.
-    mirror_rate : float, rule of the step, or None
-        None: L follows the gradient, as in the paper. A number γ: B = LLᵀ takes mirror steps as in iVSGPR (`variational.functions`). These find
-        the scale of B in one step; gradient steps on L need many.
+        See `AbstractBatchLearner`. The default number of steps is 2,048.
+    learning_rate : float, function of the step, or None
+        A number is divided by 1 + 0.1 √t at step t. None = the best of 0.01, 0.03 and 0.1 in trials.
+    growth : int
+        The number of rows of each batch that become basis functions, until the basis is full.
+    n_columns : int or None
+        The number of columns of K_α for estimates; None = `batch_size`.
+    mirror_rate : float, function of the step, or None
+        None = L follows the gradient, as in the paper. A number = LLᵀ takes mirror steps of this size as in
+        `IVSGPR`, which need fewer steps to find its scale.
     """
 
     n_columns: int | None = None
@@ -221,7 +227,6 @@ class SVDGP(AbstractGrowing):
         self.check_common("n_columns")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes, which include the columns of a tile of functions."""
         more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
         return super().peak_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient steps on θ with any optax rule, rules of their size, and rows of their batches."""
+"""Steps of optax optimizers, learning-rate schedules, and the selection of mini-batches."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import full_precision, on_device
 from stochgp.parameters import cast
 
-NEVER = 1e9  # a step that no run reaches
+NEVER = 1e9  # a number of steps that no run reaches
 WEIGHT_DECAY = 0.1
 
 Optimizer = Callable[[float], optax.GradientTransformation]
@@ -29,14 +29,15 @@ Schedule = Callable[[Float[Array, ""]], Float[Array, ""]]
 class Descent(eqx.Module):
     """The state of an optimiser.
 
-    Step t has the size rate · decay((t − start) / (total − start)), the fraction clipped to [0, 1]; with a rule, learning_rate(t) · rate.
+    The size of step t is rate · decay((t − start) / (total − start)), with the fraction clipped to [0, 1].
+    If the learning rate is a function, the size is learning_rate(t) · rate.
     """
 
-    optimizer_state: list[Array]  # only leaves: files hold no classes of other packages
+    optimizer_state: list[Array]  # only the leaves, because files contain no classes of other packages
     rate: Float[Array, ""]
-    step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
+    step: Float[Array, ""]  # float32 counts exactly up to 2²⁴
     total: Float[Array, ""]
-    start: Float[Array, ""]  # of the decay
+    start: Float[Array, ""]  # the step at which the decay begins
 
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
@@ -57,13 +58,13 @@ def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: S
 def move(
     parameters: PyTree, gradient: PyTree, descent: Descent, optimizer: Optimizer, size: Array
 ) -> tuple[PyTree, Descent]:
-    """Return the parameters and the state after one step of `size`, with arrays in tree order."""
+    """Return the parameters and the state after one step of size `size`."""
     leaves, structure = jax.tree.flatten(parameters)
     slopes, rule = jax.tree.leaves(gradient), optimizer(1.0)
     before = jax.tree.unflatten(
         jax.tree.structure(jax.eval_shape(rule.init, leaves)), descent.optimizer_state
     )
-    with full_precision():  # for rules that multiply matrices
+    with full_precision():  # some optimizers multiply matrices
         updates, state = rule.update(slopes, before, leaves)
     moved = [
         p + size.astype(p.dtype) * u.astype(p.dtype)
@@ -74,7 +75,7 @@ def move(
 
 
 def decaying(descent: Descent, n_steps: int | None) -> Descent:
-    """Return the state with a rate that decays over the next `n_steps` steps; None = no decay."""
+    """Return the state with a rate that decays over the next `n_steps` steps, if not None."""
     f = descent.step.dtype.type
     start = f(NEVER) if n_steps is None else f(descent.step)
     end = start + f(n_steps or NEVER)
@@ -82,19 +83,19 @@ def decaying(descent: Descent, n_steps: int | None) -> Descent:
 
 
 def slowed(descent: Descent, factor: float) -> Descent:
-    """Return the same state with a smaller rate."""
+    """Return the state with its learning rate multiplied by `factor`."""
     rate = np.asarray(descent.rate)
     return eqx.tree_at(lambda d: d.rate, descent, on_device(rate * rate.dtype.type(factor)))
 
 
 def start_rate(learning_rate: Any, chosen: float | None) -> float:
-    """Return the first `Descent.rate`: 1 if a rule sets the step size, else the given rate."""
+    """Return the initial `Descent.rate`: 1 if `learning_rate` is a function, else the number."""
     if callable(learning_rate):
         return 1.0
     if learning_rate is not None:
         return float(learning_rate)
     if chosen is None:
-        raise ValueError("learning_rate is None: set it, or let `fit` choose it")
+        raise ValueError("learning_rate is None; set a number, or call `fit` to select it in trials")
     return chosen
 
 
@@ -104,34 +105,35 @@ def _started(optimizer: Optimizer, parameters: list[Array]) -> PyTree:
 
 
 def cosine(progress: Float[Array, ""]) -> Float[Array, ""]:
-    """Decay ½(1 + cos(π · progress)), from 1 to 0.
+    """Return the cosine decay ½(1 + cos(π · progress)), which falls from 1 to 0.
 
     Parameters
     ----------
     progress : array
-        Fraction of the planned steps taken.
+        The completed fraction of the planned steps.
     """
     return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
 def constant(progress: Float[Array, ""]) -> Float[Array, ""]:
-    """No decay: 1 at every step.
+    """Return 1 at every step, so that the learning rate does not decay.
 
     Parameters
     ----------
     progress : array
-        Fraction of the planned steps taken.
+        The completed fraction of the planned steps.
     """
     return jnp.ones_like(progress)
 
 
 class PowerLaw(eqx.Module):
-    """Rule with the value scale · (t + 1)^(−exponent) at step t ≥ 0.
+    """Schedule with the value scale · (t + 1)^(−exponent) at step t ≥ 0.
 
     Parameters
     ----------
     scale, exponent : float
-        The value at step 0; the exponent. The theory of SCGD requires the exponents 3/4 (a_t) and 1/2 (b_t).
+        The value at step 0, and the exponent. The theory of `SCGD` requires the exponents 3/4 for
+        `learning_rate` and 1/2 for `tracking`.
     """
 
     scale: float
@@ -142,12 +144,12 @@ class PowerLaw(eqx.Module):
 
 
 class InverseRoot(eqx.Module):
-    """Rule with the value scale / (1 + slope √t) at step t ≥ 0.
+    """Schedule with the value scale / (1 + slope √t) at step t ≥ 0.
 
     Parameters
     ----------
     scale, slope : float
-        The value at step 0; the slope, 0.1 in the paper of SVDGP. In the paper of iVSGPR both are 1 for mirror steps.
+        The value at step 0, and the slope. The paper of `SVDGP` uses a slope of 0.1.
     """
 
     scale: float
@@ -158,38 +160,39 @@ class InverseRoot(eqx.Module):
 
 
 def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""] | float:
-    """Return a number unchanged, or the value of a rule at this step."""
+    """Return `value`, or its value at this step if it is a function."""
     return value(step) if callable(value) else value
 
 
 def muon(learning_rate: float, weight_decay: float = WEIGHT_DECAY) -> optax.GradientTransformation:
-    """Muon optimizer (Jordan et al. 2024).
+    """Return the Muon optimizer (Jordan et al. 2024).
 
-    It replaces the momentum of a matrix by the nearest semi-orthogonal matrix, so all directions move equally, even if their gradients are small. A step takes 15 more matrix products. Other arrays follow Adam.
+    Muon replaces the momentum of a matrix by the nearest semi-orthogonal matrix, so all directions move
+    equally, even if their gradients are small. Arrays that are not matrices follow Adam.
 
     Parameters
     ----------
     learning_rate : float
-        The rate a, for matrices and for Adam.
+        The learning rate, for matrices and for Adam.
     weight_decay : float
-        A step multiplies every matrix by 1 − a · weight_decay. This limits the growth of weights in long runs at a large rate.
+        Every step multiplies each matrix by 1 − learning_rate · weight_decay, which limits its growth.
     """
     rule = optax.contrib.muon(learning_rate, weight_decay=weight_decay)
 
     def init(params: optax.Params) -> optax.OptState:
-        """Cast Muon's constants, because float64 constants would make its products float64."""
+        """Cast Muon's constants to the parameters' dtype, so that its products have this dtype."""
         return cast(rule.init(params), jax.tree.leaves(params)[0].dtype)
 
     return optax.GradientTransformation(init, rule.update)
 
 
 class Uniform(eqx.Module):
-    """Batches of uniformly drawn rows.
+    """Mini-batches of uniformly drawn rows.
 
     Parameters
     ----------
     replace : bool
-        True: independent draws with replacement. False: a new shuffle of all rows in each epoch.
+        If True, rows are drawn independently with replacement. If False, each epoch shuffles all rows.
     """
 
     replace: bool = False
@@ -197,31 +200,30 @@ class Uniform(eqx.Module):
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> Int[np.ndarray, " N"]:
-        """Compute constants on the host before the first step."""
         return np.arange(source.size, dtype=np.int32)
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """Return the bytes of the row indices and a shuffle of them."""
         return 16 * n_rows
 
     def batches(
         self, prepared: Any, first_step: int, n_steps: int, batch_size: int, seed: Seed
     ) -> Int[np.ndarray, "K B"]:
-        """Return the rows of the batches of steps first_step … first_step + n_steps − 1."""
+        """Return the row indices of the batches for `n_steps` steps that begin with `first_step`."""
         draw = independent_batches if self.replace else shuffled_batches
         return draw(prepared, batch_size, first_step, n_steps, seed)
 
 
 class NearestNeighbours(eqx.Module):
-    """Batches of a centre and its B − 1 nearest rows by Euclidean distance.
+    """Mini-batches of a random row and its B − 1 nearest rows by Euclidean distance.
 
-    Standardise the inputs first. Centres are drawn without replacement from shuffles of all rows. Their neighbours are searched once, before the first step.
+    Standardise the inputs first. The random rows come from shuffles of all rows. The search for their
+    neighbours takes place once, before the first step.
     """
 
     def prepare(
         self, source: MemorySource, batch_size: int, total_steps: int, seed: Seed
     ) -> tuple[Int32[np.ndarray, "U B"], Int[np.ndarray, " steps"]]:
-        """Return the neighbourhoods [U, B] of distinct centres, and each step's index among them."""
+        """Return the neighbourhoods of the distinct random rows, and each step's neighbourhood."""
         rows, generator = np.arange(source.size, dtype=np.int32), np.random.default_rng(seed)
         shuffles = [generator.permutation(rows) for _ in range(-(-total_steps // source.size))]
         centres, order = np.unique(np.concatenate(shuffles)[:total_steps], return_inverse=True)
@@ -229,7 +231,6 @@ class NearestNeighbours(eqx.Module):
         return np.column_stack([centres.astype(np.int32), others]), order
 
     def peak_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
-        """Return the bytes of float64 rows, tree, lists and centres."""
         rows = (8 * n_inputs + 16) * n_rows + 16 * total_steps
         n_centres = min(n_rows, total_steps)
         return rows + neighbours_bytes(None, n_rows, n_inputs, n_centres, batch_size)
@@ -237,6 +238,6 @@ class NearestNeighbours(eqx.Module):
     def batches(
         self, prepared: tuple[Any, Any], first_step: int, n_steps: int, batch_size: int, seed: Seed
     ) -> Int[np.ndarray, "K B"]:
-        """Return the rows of the batches of these steps."""
+        """Return the row indices of the batches for `n_steps` steps that begin with `first_step`."""
         rows, order = prepared
         return rows[order[first_step : first_step + n_steps]]

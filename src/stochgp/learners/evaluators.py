@@ -1,10 +1,8 @@
-"""The plan of a run's steps, and evaluations of its states using the loss of its steps.
+"""Plans of the steps of a run, and the evaluator that uses the loss of the steps.
 
-An evaluation is a pytree, so that checkpoints can hold it, with `gp`, `criterion` (nats per datum, lower is better; not finite if the run has diverged), `error`
-(the criterion's standard error, 0 if it is exact) and `numbers()` for the history. If `is_exact`, evaluations are passes over all rows, and a run returns the
-one of the lowest criterion. Otherwise they cost nothing, and it returns its last good one.
-
-Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
+An evaluation is a pytree with the fields `gp`, `criterion` (lower is better, not finite if the run has
+diverged) and `error` (the criterion's standard error), and with `numbers()` for the history. If an evaluator
+has `is_exact`, a run returns the evaluation with the lowest criterion, else the last good evaluation.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -19,40 +17,40 @@ from stochgp.numerics.arrays import packed
 Seed = tuple[int, ...]
 Numbers = dict[str, float]
 
-SETTLED_BY = 0.01  # nats per datum
-CHUNK_BYTES = 16_000_000  # of stacked batches on the device
+SETTLED_BY = 0.01  # nats per datum: a run has settled if its loss changes by less
+CHUNK_BYTES = 16_000_000  # maximum size of stacked batches on the device
 FEWEST_STEPS_PER_EVALUATION = 100
 LONGEST_CHUNK = 512
-FEWEST_CHUNKS = 16  # of a run: steps are rounded to whole chunks
+FEWEST_CHUNKS = 16  # minimum number of chunks in a run
 FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT = 5, 100
-MOST_HELD_OUT = 30_000  # enough for a mean density; each row holds its features in float64
-FEW_ROWS = 400  # with fewer training rows, fewer steps are taken and evaluations use more care
-STEPS_PER_FEW_ROW = 3  # with more, 60 to 300 rows predicted no better, with too small standard deviations
-HARDLY_ANY_ROWS = 20  # fewer training rows determine at most the two variances, and no features
-RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # the middle one is tried first
+MOST_HELD_OUT = 30_000  # enough for an accurate mean density
+FEW_ROWS = 400  # with fewer training rows, runs take fewer steps and evaluations are more robust
+STEPS_PER_FEW_ROW = 3  # more steps on 60 to 300 rows gave standard deviations that were too small
+HARDLY_ANY_ROWS = 20  # with fewer training rows, only the two variances can be learned
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # trials begin with the middle rate
 MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
-LONGER, CYCLES = 3, 13  # growth of a cycle over the one before; 1 + 3 + 9 first cycles in all
+LONGER, CYCLES = 3, 13  # each of three cycles is 3 times as long as the previous one: 1 + 3 + 9 = 13
 RATE_OF_FEW = 3e-2
 
 
 class StepPlan(NamedTuple):
-    """Numbers of steps: in all, between two evaluations, and in one compiled scan (a chunk)."""
+    """The numbers of steps in a run, between two evaluations, and in one compiled scan."""
 
     batch_size: int
     steps_per_epoch: int
     total_steps: int
     steps_per_evaluation: int
     chunk_steps: int = 1
-    first_cycle: int = 0  # steps of the first cycle, more follow while they pay; 0 = one cycle
+    first_cycle: int = 0  # number of steps in the first cycle; 0 = the run is one cycle
 
 
 Evaluator = Any  # ByLoss, or ByEvidence
-Division = tuple[MemorySource, MemorySource | None]  # the training rows, and those held out for evaluations
+Division = tuple[MemorySource, MemorySource | None]  # the training rows and the held-out rows
 
 
 class LossEvaluation(NamedTuple):
-    """The model, and the average loss per datum of the last steps (NaN before the first step)."""
+    """The model, and the mean loss per datum of the last steps, NaN before the first step."""
 
     gp: AbstractGP
     loss: float
@@ -68,28 +66,28 @@ class LossEvaluation(NamedTuple):
 
 
 class ByLoss(eqx.Module):
-    """Evaluations with the mean loss of the learner's own steps.
+    """Evaluator that uses the mean loss of the learner's steps.
 
-    A run returns its last good state. It has settled if the mean losses of the last two fifths of the evaluations differ by less than 0.01 nats per datum, or by less than two
-    standard errors.
+    A run returns its last state that has not diverged. It has settled if the mean losses of the last two
+    fifths of its evaluations differ by less than 0.01 nats per datum or two standard errors.
 
     Parameters
     ----------
     trial_rates : tuple of float
-        Learning rates to try if the learner has none. They are compared on the same batches; () = the learner's default.
+        Learning rates to compare in short trials if the learner has none. () = the learner's default rate.
     """
 
     is_exact: ClassVar[bool] = False
     trial_rates: tuple[float, ...] = ()
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        """Return the training rows and, if the evaluator needs them, held-out rows."""
+        """Return all rows for training, and None for held-out rows."""
         return source, None
 
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Plan the steps of a mini-batch learner, with at least 40 evaluations, one per 64 to 4,096 steps."""
+        """Return the plan of a mini-batch learner, with 64 to 4,096 steps per evaluation."""
         batch_size = min(batch_size, n_rows)
         per_epoch = max(1, n_rows // batch_size)
         steps = default_steps if epochs is None else epochs * per_epoch
@@ -101,19 +99,18 @@ class ByLoss(eqx.Module):
         return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the memory of evaluations."""
         return 0
 
     def evaluate(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
-        """Evaluate a state with model `gp` and the `numbers` of the last steps (none at first)."""
+        """Return the evaluation of `gp` with the mean metrics `numbers` of the last steps."""
         return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Learning rates to try if the learner has none; () = its default. One needs no trial."""
+        """Return the learning rates to try if the learner has none; () = the learner's default."""
         return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:
-        """Return True if a run that has taken all its steps was no longer moving."""
+        """Return True if the loss of a completed run no longer changed."""
         losses = np.array([e["loss"] for e in history if "loss" in e and not e["recovered"]])
         n = len(losses) // 5 if len(losses) >= 10 else 1
         if len(losses) < 2:
@@ -123,15 +120,12 @@ class ByLoss(eqx.Module):
         return bool(abs(np.mean(before) - np.mean(last)) < max(SETTLED_BY, 2 * error))
 
     def finalize(self, at: LossEvaluation, division: Division) -> tuple[AbstractGP, None]:
-        """Return the final model, and None for the exact evidence of all rows."""
+        """Return the final model, and None in place of exact evidence."""
         return at.gp, None
 
 
 def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
-    """Return a plan for evaluations on all rows: one per epoch, or one per 100 steps.
-
-    A batch has at most all rows, a chunk at most 512 steps and 16 MB of batches. The number of steps is rounded to whole chunks, by at most 3 %.
-    """
+    """Return a plan with evaluations at the end of epochs, at least 100 steps apart."""
     batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
     asked = per_epoch * (default_epochs(per_epoch) if epochs is None else epochs)
@@ -148,10 +142,7 @@ def power_of_two(n: int) -> int:
 
 
 def default_epochs(steps_per_epoch: int) -> int:
-    """Return 40 epochs, or fewer (at least 5) if that exceeds 80,000 steps.
-
-    Small data sets get more: 100 steps for each step of an epoch, between 1,500 and 3,000 steps.
-    """
+    """Return the default number of epochs: 40, with limits on the number of steps."""
     fewest = min(max(1_500, 100 * steps_per_epoch), 3_000)
     if steps_per_epoch * 40 < fewest:
         return -(-fewest // steps_per_epoch)
@@ -159,7 +150,7 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Return the epochs of about 3N steps for N < 400 rows, 1 epoch for N < 20, else None."""
+    """Return the epochs for about 3N steps if N < 400 rows, 1 epoch if N < 20, else None."""
     if n_rows < HARDLY_ANY_ROWS:
         return 1
     per_epoch = max(1, n_rows // min(batch_size, n_rows))
@@ -167,7 +158,7 @@ def few_epochs(n_rows: int, batch_size: int) -> int | None:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """Return the number of held-out rows, max(min(fraction · N, 30,000), min(100, N/3)); 0 if below 5."""
+    """Return max(min(fraction · N, 30,000), min(100, N/3)) held-out rows, or 0 if below 5."""
     if fraction == 0:
         return 0
     n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
@@ -175,13 +166,16 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
 
 
 def trial_steps(plan: StepPlan) -> int:
-    """Return the steps of a trial: 1/16 of the run's, from 100 to 1,000. Shorter trials would prefer large rates."""
+    """Return the number of steps in a trial: 1/16 of the run, between 100 and 1,000."""
     asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
     return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
 
 
 def in_cycles(plan: StepPlan) -> StepPlan:
-    """Return the plan in cycles of c, 3c, 9c steps, 13c = max(T, min(2.5 T, 20,000, N))."""
+    """Return the plan with three cycles of c, 3c and 9c steps, where T is `plan.total_steps`.
+
+    Here 13c = max(T, min(2.5 T, 20,000, N)), rounded to whole compiled scans, for N training rows.
+    """
     rows = plan.batch_size * plan.steps_per_epoch
     asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))
     first = max(1, round(asked / CYCLES / plan.chunk_steps)) * plan.chunk_steps

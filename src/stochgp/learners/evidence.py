@@ -1,4 +1,4 @@
-"""Evaluations using the exact evidence, for models with M × M moments of all rows."""
+"""Evaluator that uses the exact evidence of a feature GP or the density of held-out rows."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -21,26 +21,26 @@ from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum, spectru
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_source
 from stochgp.sharding import agreed
 
-SAFE_NOISE = 0.1  # of targets with unit variance
+SAFE_NOISE = 0.1  # noise variance of a second start, for targets with unit variance
 FEWEST_EVALUATIONS = 4
-TARGET_ROWS = 1 << 16  # read at a time
-HELD_OUT_BYTES = 24  # per feature of a held-out row: in float64, twice while they are read, and a part
+TARGET_ROWS = 1 << 16  # number of targets read at a time
+HELD_OUT_BYTES = 24  # peak bytes per feature of a held-out row
 
 Variances = tuple[float, float]  # v and σ² of a feature GP
 
 
 class EvidenceEvaluation(NamedTuple):
-    """θ, its exact moments over the training rows, and the resulting criteria."""
+    """A model, its exact moments on the training rows, and the criteria of its quality."""
 
     gp: FeatureGP
     moments: Moments
     spectrum: Spectrum
-    fitted: Variances  # minimise the exact NLML of the training rows (θ's own without refit)
-    chosen: Variances  # the same, or the minimiser of the held-out NLPD
+    fitted: Variances  # the minimum of the exact NLML on the training rows, or the model's own
+    chosen: Variances  # the minimum of the held-out NLPD, or `fitted` without held-out rows
     nlml: float
     nlpd: float | None
-    score: float | None = None  # `robust_nlpd` of few held-out rows
-    error: float = 0.0  # evaluations are compared on the same rows
+    score: float | None = None  # `robust_nlpd` for few held-out rows
+    error: float = 0.0  # 0, because all evaluations use the same rows
 
     @property
     def criterion(self) -> float:
@@ -53,31 +53,31 @@ class EvidenceEvaluation(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The exact evidence of all rows at the model that a run returns."""
+    """The exact evidence of all rows for the model that a run returns."""
 
     moments: Moments
     spectrum: Spectrum
-    nlml: float  # per datum
-    held_out_nlpd: float | None  # of the held-out rows before they joined
-    constant_nlpd: float | None  # the same under N(mean, variance) of the training targets
-    held_out: Data | None = None  # their standardised errors
+    nlml: float  # NLML per datum
+    held_out_nlpd: float | None  # NLPD of the held-out rows, given the training rows
+    constant_nlpd: float | None  # NLPD of the held-out rows under N(mean, variance) of the training targets
+    held_out: Data | None = None  # the held-out rows, with their standardised errors as targets
 
 
 class ByEvidence(eqx.Module):
-    """Evaluations with the exact NLML, from a pass over all rows in float64.
+    """Evaluator that uses the exact NLML or the NLPD of held-out rows.
 
-    A run returns the state with the lowest criterion. A run in cycles has settled if its last cycle gained less than 0.01 nats per datum. Any other
-    run has settled if the lowest criterion fell by less than 0.01 nats per datum after the first quarter of the steps. It has not settled with
-    fewer than four evaluations, or if it ends more than 0.01 above the start and no state was better than the start.
+    A run returns the state with the lowest criterion. It has settled if the criterion fell by less than
+    0.01 nats per datum after the first quarter of the steps. A run in cycles has settled if its last cycle
+    gained less.
 
     Parameters
     ----------
     refit : bool
-        If True, every evaluation refits the output scale and σ² for fixed features.
+        If True, every evaluation sets `variance` and `noise_variance` to their optimum for fixed features.
     validation_fraction : float
-        Share of held-out rows, in whole groups if there are groups. The criterion ranks rates and states and guides the refit. With 0 it is the exact
-        NLML of the training rows. Above 0 it is the NLPD of the held-out rows, which join the posterior at the end. With fewer than 400 training
-        rows, or fewer than twice the number of features, it is `robust_nlpd`.
+        The share of held-out rows, in whole groups if there are groups. If it is 0, the criterion is the
+        exact NLML of the training rows, else the NLPD of the held-out rows. With few training rows, the
+        criterion is `objectives.feature.robust_nlpd`. The final posterior includes the held-out rows.
     """
 
     is_exact: ClassVar[bool] = True
@@ -86,10 +86,10 @@ class ByEvidence(eqx.Module):
 
     def __check_init__(self) -> None:
         if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
+            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must be in [0, 1)")
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
-        """Return the training rows and random held-out rows, as whole groups if there are groups."""
+        """Return the training rows and random held-out rows, or whole groups if there are groups."""
         n_held_out = evaluators.held_out_rows(source.size, self.validation_fraction)
         if n_held_out == 0:
             return source, None
@@ -105,31 +105,27 @@ class ByEvidence(eqx.Module):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Plan the steps, in cycles for many rows, and as many evaluations as their cost allows."""
+        """Return a plan with cycles unless `epochs` is set or there are few rows."""
         few = evaluators.few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
         given = few if epochs is None else epochs
         plan = evaluators.steps_by_epochs(n_rows, bytes_per_row, batch_size, given)
         return plan if given is not None else evaluators.in_cycles(plan)
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of moments, eigenbasis, best evaluation, and chunks of features."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         n_held_out = evaluators.held_out_rows(n_rows, self.validation_fraction)
         return 8 * 8 * M**2 + chunks + (HELD_OUT_BYTES * M + itemsize * n_inputs) * n_held_out
 
     def evaluate(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
-        """Compute exact moments, NLML, held-out NLPD and refits in one pass over the rows.
-
-        The spectrum of the training moments gives the variances v and σ² of the highest likelihood, where the search for the lowest NLPD starts.
-        """
+        """Return the exact moments and criteria of `gp`, with refitted variances."""
         return agreed(self._evaluate(gp, *division))
 
     def _evaluate(
         self, gp: FeatureGP, train: MemorySource, held_out: MemorySource | None
     ) -> EvidenceEvaluation:
         moments, own = moments_of_source(gp, train), _own(gp)
-        # Few held-out rows decide, or features may nearly interpolate the rows.
+        # Use a robust criterion for few held-out rows, or if the features may interpolate the rows.
         few = held_out is not None and train.size < max(FEW_ROWS, 2 * gp.n_features)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             nothing, nlpd = np.full(gp.n_features, np.nan), None if held_out is None else np.nan
@@ -150,7 +146,7 @@ class ByEvidence(eqx.Module):
             grouped = left._replace(group=_groups(held_out))
             loss = feature.robust_nlpd(s, grouped, spectrum(_with_rows(moments, gp, held_out)))
         chosen = own
-        if self.refit:  # with few rows from two starts
+        if self.refit:  # with few rows, the search starts from two points
             starts = [fitted, (fitted[0], max(fitted[1], SAFE_NOISE))][: 1 + few]
             found = [feature.minimise_variances(loss, start, ranges) for start in starts]
             chosen = min(found, key=lambda variances: loss(*variances)[0])
@@ -159,12 +155,12 @@ class ByEvidence(eqx.Module):
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Return only one rate for few held-out rows, because they cannot rank rates."""
+        """Return the learning rates to try; only one for few held-out rows."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
         return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
-        """Return True if a run that has taken all its steps was no longer moving."""
+        """Return True if the criterion of a completed run no longer decreased."""
         names = ("criterion", "held_out_nlpd", "nlml")
         evaluations = [entry for entry in history if "step" in entry]
         found = [next(entry[name] for name in names if name in entry) for entry in evaluations]
@@ -177,7 +173,7 @@ class ByEvidence(eqx.Module):
         return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
     def finalize(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
-        """Add the held-out rows to the posterior."""
+        """Return the final model and the exact evidence of all rows, including held-out rows."""
         train, held_out = division
         gp = at.gp.with_variances(*at.chosen)
         if held_out is None:
@@ -196,7 +192,7 @@ class ByEvidence(eqx.Module):
 
 
 def refitted(at: EvidenceEvaluation) -> FeatureGP:
-    """Return the model of an evaluation with the variances of the lowest exact NLML."""
+    """Return the model of an evaluation with the variances that minimise the exact NLML."""
     return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
 
 
@@ -205,7 +201,7 @@ def _own(gp: FeatureGP) -> Variances:
 
 
 def _with_rows(moments: Moments, gp: FeatureGP, more: MemorySource) -> Moments:
-    """Return the moments with those of more rows."""
+    """Return the sum of `moments` and the moments of more rows."""
     return jax.tree.map(lambda a, b: np.asarray(a) + np.asarray(b), moments, moments_of_source(gp, more))
 
 
@@ -216,7 +212,7 @@ def _held_out(gp: FeatureGP, source: MemorySource, s: Spectrum) -> feature.HeldO
 
 
 def _constant_nlpd(train: MemorySource, held_out: MemorySource) -> float:
-    """Return the NLPD of the held-out rows under N(mean, variance) of the weighted training targets."""
+    """Return the NLPD of the held-out rows under N(mean, variance) of the training targets."""
     (target, count), (y, rho) = _targets(train), _targets(held_out)
     mean = np.average(target, weights=count)
     variance = max(float(np.average((target - mean) ** 2, weights=count)), NOISE_FLOOR)
@@ -225,13 +221,13 @@ def _constant_nlpd(train: MemorySource, held_out: MemorySource) -> float:
 
 
 def _targets(source: MemorySource) -> tuple[np.ndarray, np.ndarray]:
-    """Return y and ρ of all rows, on the host. X is read in parts."""
+    """Return the targets and weights of all rows, in host memory."""
     parts = np.array_split(np.arange(source.size), 1 + source.size // TARGET_ROWS)
     return np.concatenate([source.on_host(part).y for part in parts]), source.weights()
 
 
 def _groups(source: MemorySource) -> np.ndarray | None:
-    """Group numbers of the rows of positive weight; None if groups are absent or too few."""
+    """Return the group numbers of rows with positive weight; None without enough groups."""
     if source.group is None:
         return None
     group = source.group[source.weights() > 0]
@@ -239,13 +235,13 @@ def _groups(source: MemorySource) -> np.ndarray | None:
 
 
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
-    """Mask of the rows of random groups, about `n_rows` and at most half of all rows.
+    """Return a mask of the rows in random groups: about `n_rows`, at most half of all rows.
 
-    Groups join in random order if that brings the number nearer; if all are too large, the smallest one. Raises ValueError for a single group.
+    If all groups are too large, the mask contains the smallest group. Raises ValueError for a single group.
     """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(labels) == 1:
-        raise ValueError("all rows are in one group, so none can be held out: set validation_fraction=0")
+        raise ValueError("all rows are in one group, so no rows can be held out; set validation_fraction=0")
     chosen, total = [], 0
     for one in np.random.default_rng(seed).permutation(len(labels)):
         if sizes[one] < 2 * (n_rows - total) and 2 * (total + sizes[one]) < len(group):

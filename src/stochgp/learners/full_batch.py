@@ -1,7 +1,7 @@
-"""Descent on the exact marginal likelihood of all rows, or of a random subset, by L-BFGS.
+"""L-BFGS descent on the exact marginal likelihood of all rows or of a random subset.
 
-L-BFGS takes one step at a time, on the host, in float64. The direction follows Nocedal and Wright (2006), algorithm 7.4. The line search follows Lewis and Overton (2013): brackets for the weak Wolfe
-conditions, with parabolas instead of halves. Values that are not finite count as too high; rises within the rounding of the loss are accepted.
+The direction of a step follows Nocedal and Wright (2006), algorithm 7.4. The line search follows Lewis and
+Overton (2013), but fits a parabola instead of halving the step. It accepts a rise within the rounding error.
 """
 
 import abc
@@ -30,25 +30,25 @@ from stochgp.objectives import nlml_and_gradient
 from stochgp.parameters import partition
 
 STEPS, REFIT_STEPS = 100, 5
-MIN_PAIRS = 3  # pairs in the memory from which its quadratic is trusted
+MIN_PAIRS = 3  # number of steps in memory from which the predicted decrease is reliable
 HESSIAN_ROWS = 1_000
-ROUNDING = 1e-12  # relative rounding of the loss
-EVALUATION = 2e-11  # seconds of a first evaluation per cubed number of rows
-# Rows that a fit takes about this many seconds for, on two cores of 2023; time grows with the power 2.5 of the rows.
+ROUNDING = 1e-12  # relative rounding error of the loss
+EVALUATION = 2e-11  # seconds of the first evaluation, divided by N³
+# A fit on 3,000 rows takes about 30 s on two cores of 2023. The time grows with N to the power 2.5.
 ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
-EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
+EVALUATION_PRODUCTS = 1e10  # number of multiplications in about a second
 MAX_STEPS_PER_EVALUATION = 20
-STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the rows
+STEPS_PER_PASS = 5  # steps between evaluations if an evaluation is a pass over all rows
 PAIRS = 30
-DECREASE, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
-MOST_EVALUATIONS = 12  # of one line search
-LARGEST_MOVE = 2.0  # of any coordinate in one step
-LEAST_GAIN = 10.0  # in roundings of the loss; a step that promises less is not taken
-STRAIGHT = 1e-10  # a pair with less curvature is not kept
+DECREASE, CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions
+MOST_EVALUATIONS = 12  # maximum number of evaluations in a line search
+LARGEST_MOVE = 2.0  # maximum change of a coordinate in one step
+LEAST_GAIN = 10.0  # minimum predicted decrease of a step, in rounding errors of the loss
+STRAIGHT = 1e-10  # minimum relative curvature of a step that is kept in memory
 
 
 class Quasi(eqx.Module):
-    """A point of L-BFGS, its value (NaN = unknown), and the last steps and gradient changes."""
+    """A point of L-BFGS, the loss there, and the memory of steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -56,11 +56,11 @@ class Quasi(eqx.Module):
     steps: Float[np.ndarray, "H P"]
     changes: Float[np.ndarray, "H P"]
     n_pairs: np.int64
-    stuck: np.bool_  # no step lowers the loss: rounding, or a minimum
+    stuck: np.bool_  # True if no step lowers the loss by more than its rounding error
 
 
 def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
-    """Return the state at x, not evaluated, with the steepest directions of `hessian`."""
+    """Return the state at x, with a memory that approximates `hessian`."""
     steps, changes, n_pairs = np.zeros((PAIRS, len(x))), np.zeros((PAIRS, len(x))), 0
     if hessian is not None and np.isfinite(hessian).all():
         curvatures, directions = np.linalg.eigh(hessian)
@@ -73,12 +73,12 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
 
 
 def promised(at: Quasi) -> float:
-    """Return the decrease of the loss that the quadratic model predicts; inf without a memory."""
+    """Return the predicted decrease of the loss in the next step; inf with an empty memory."""
     return -0.5 * float(at.gradient @ _direction(at)) if at.n_pairs > 0 else math.inf
 
 
 def step(at: Quasi, loss: Any, rounding: float) -> Quasi:
-    """Return the state after one step; `rounding` is the relative rounding error of the loss."""
+    """Return the state after one step, for a loss with the relative rounding error `rounding`."""
     at = _at(at, at.x, loss) if math.isnan(at.value) else at
     found = None
     if at.n_pairs > 0:
@@ -86,7 +86,7 @@ def step(at: Quasi, loss: Any, rounding: float) -> Quasi:
         if -0.5 * float(at.gradient @ direction) < LEAST_GAIN * rounding * (1 + abs(float(at.value))):
             return dataclasses.replace(at, stuck=np.bool_(True))
         found = _search(at, direction, loss, rounding)
-    if found is None:  # no memory, or a misleading one
+    if found is None:  # the memory is empty or misleading
         at = dataclasses.replace(at, n_pairs=np.int64(0))
         found = _search(at, -at.gradient / max(1.0, float(np.linalg.norm(at.gradient))), loss, rounding)
     return dataclasses.replace(at, stuck=np.bool_(True)) if found is None else _moved(at, found)
@@ -98,7 +98,7 @@ def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Any) -> Quasi:
 
 
 def _moved(at: Quasi, to: Quasi) -> Quasi:
-    """Return the state `to`, with this step in the memory."""
+    """Return the state `to`, with the step from `at` in its memory."""
     s, c = to.x - at.x, to.gradient - at.gradient
     if not s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
         return to
@@ -107,7 +107,7 @@ def _moved(at: Quasi, to: Quasi) -> Quasi:
 
 
 def _direction(at: Quasi) -> np.ndarray:
-    """−H g with the inverse Hessian H of the pairs."""
+    """Return −H g for the gradient g and the inverse Hessian H of the memory."""
     q = -at.gradient
     pairs = [(at.steps[-i], at.changes[-i]) for i in range(1, int(at.n_pairs) + 1)]
     weights = []
@@ -122,7 +122,7 @@ def _direction(at: Quasi) -> np.ndarray:
 
 
 def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Quasi | None:
-    """Return a point along the direction with both conditions, else the lowest tried, or None."""
+    """Return a point that meets both Wolfe conditions, else the lowest point that was tried."""
     direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
     slope, value = float(at.gradient @ direction), float(at.value)
     if not slope < 0:
@@ -130,7 +130,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Qua
     slack = rounding * (1 + abs(value))
     low, high, t, best = 0.0, math.inf, 1.0, None
     for _ in range(MOST_EVALUATIONS):
-        if t * -slope < slack and t < 1:  # less than the rounding of the loss
+        if t * -slope < slack and t < 1:  # the change of the loss is below its rounding error
             break
         trial = _at(at, at.x + t * direction, loss)
         if math.isfinite(trial.value) and trial.value <= value + DECREASE * t * slope + slack:
@@ -141,7 +141,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Qua
         else:
             high = t
         rise = float(trial.value) - value
-        if low == 0 and t == high and math.isfinite(rise):  # a parabola through the start and t
+        if low == 0 and t == high and math.isfinite(rise):  # fit a parabola to the start and to t
             t = min(max(-slope * high**2 / (2 * (rise - slope * high)), 0.1 * high), 0.5 * high)
         else:
             t = 2 * t if high == math.inf else (low + high) / 2
@@ -149,21 +149,21 @@ def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Qua
 
 
 class QuasiState(eqx.Module):
-    """The point of L-BFGS, and the values computed there."""
+    """The state of a run of L-BFGS."""
 
-    gp: AbstractGP  # the structure, and the part that does not train
+    gp: AbstractGP  # the model at the start, which provides the parts that do not train
     at: Quasi
-    known: Any  # further values of the loss there, such as the optimal q(v)
+    known: Any  # by-products of the loss at this point, such as the optimal q(u)
     settled: np.bool_
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Descent by L-BFGS until the predicted gain is below `tolerance` or the rounding error."""
+    """Base class of learners that use L-BFGS until the predicted gain is below `tolerance`."""
 
     exact: ClassVar[bool] = True
     epochs: eqx.AbstractVar[int | None]
     tolerance: eqx.AbstractVar[float]
-    steps: ClassVar[tuple[int, int]] = (STEPS, 1)  # of a run whose `epochs` are None, and between evaluations
+    steps: ClassVar[tuple[int, int]] = (STEPS, 1)  # default number of steps, and steps per evaluation
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -171,22 +171,21 @@ class AbstractQuasiNewton(AbstractLearner):
             raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
 
     def partition(self, gp: Any) -> tuple[Any, Any]:
-        """Return the part that L-BFGS moves and the rest."""
+        """Return the trainable part of the model and the rest."""
         return partition(gp)
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan one step per epoch."""
         steps, between = self.steps
         return whole_steps(n_rows, steps if self.epochs is None else self.epochs, between)
 
     @abc.abstractmethod
     def loss(self, gp: Any, problem: Problem) -> "Loss":
-        """Return the loss of the problem's rows; `gp` gives the structure."""
+        """Return the loss on the rows of `problem`, for models with the structure of `gp`."""
 
     def advance(
         self, state: QuasiState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[QuasiState, Numbers]:
-        """Take `n_steps` steps, unless the run has converged. "loss" is the value after them."""
+        """Take up to `n_steps` steps, until convergence. "loss" is the loss after the last step."""
         loss, taken = self.loss(state.gp, problem), 0
         while taken < n_steps:
             try:
@@ -216,9 +215,10 @@ class AbstractQuasiNewton(AbstractLearner):
 
 
 class Loss:
-    """A loss as a function of the vector x of trainable parameters.
+    """The loss as a function of the vector x of trainable parameters.
 
-    `evaluate` maps the model and x to value, gradient and further values. Raises TimeIsUpError if an evaluation would end too late.
+    `evaluate` maps a model and x to the loss, its gradient and by-products. A call raises TimeIsUpError if
+    the evaluation would end after the deadline.
     """
 
     def __init__(self, evaluate: Callable, parts: tuple[Any, Any], pace: Pace, rounding: float):
@@ -235,13 +235,13 @@ class Loss:
 
 
 def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
-    """Return the plan of at least `steps` steps on all rows, with `between` of them before each evaluation."""
+    """Return a plan of at least `steps` steps, with an evaluation after every `between` steps."""
     between = min(between, steps)
     return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
 
 
 class Prepared(NamedTuple):
-    """The rows, the pace of evaluations, the start (None = the model), and its Hessian H."""
+    """The rows, a timer of evaluations, and the start of the descent with its Hessian."""
 
     rows: Data
     pace: Pace
@@ -250,22 +250,23 @@ class Prepared(NamedTuple):
 
 
 class FullBatch(AbstractQuasiNewton):
-    """Descent on the exact NLML per datum by L-BFGS.
+    """L-BFGS descent on the exact NLML per datum.
 
-    For a kernel GP on n rows, an evaluation uses a Cholesky factor: O(n³) time and memory for n² numbers. For a feature GP it uses moments:
-    O(n M² + M³) time and memory for one chunk of features.
-
-    `spread` s adds the penalty ‖x − x₀‖² / (2 s² Σρ), a normal prior of the unconstrained parameters x around their start x₀. It matters
-    only for parameters on which the rows have no information, such as the lengthscale of an irrelevant input.
+    For a kernel GP on n rows, an evaluation takes O(n³) time and memory for n² numbers. For a feature GP
+    with M features, it takes O(n M² + M³) time.
 
     Parameters
     ----------
-    epochs, subset_rows : int or None
-        The largest number of steps, None = 100; the number of rows in a random subset, None = all rows.
+    epochs : int or None
+        The maximum number of steps; None = 100.
+    subset_rows : int or None
+        The number of rows in a random subset; None = all rows.
     spread : float or None
-        s, for the logarithms of variances and lengthscales; None = maximum likelihood without a prior.
+        The standard deviation s of a normal prior of the unconstrained parameters x, such as logarithms of
+        lengthscales. It adds ‖x − x₀‖² / (2 s² Σρ) to the NLML per datum, where x₀ is the start and Σρ is the
+        sum of the row weights. None = maximum likelihood without a prior.
     tolerance : float
-        The run has converged if the predicted gain of a step is below `tolerance` nats per datum or the rounding error.
+        The run ends when the predicted gain of a step, in nats per datum, is below this number.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     hessian : array [P, P] or None
@@ -286,32 +287,28 @@ class FullBatch(AbstractQuasiNewton):
         return n_rows if self.subset_rows is None else min(n_rows, self.subset_rows)
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Plan one step per epoch and an evaluation about every second."""
         size, steps = self.seen_rows(n_rows), STEPS if self.epochs is None else self.epochs
         in_a_second = min(max(1, int(EVALUATION_PRODUCTS / size**3)), MAX_STEPS_PER_EVALUATION)
         between = STEPS_PER_PASS if evaluator.is_exact else in_a_second
         return whole_steps(size, steps, between)
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of float64 rows and, for a kernel GP, of its matrix and tiles."""
         size = self.seen_rows(n_rows)
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * cast(FeatureGP, gp).n_features ** 2
         whole = 8 * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
         if not self._is_informed(gp, size):
             return whole
-        # The search on leave-one-out densities ends before the matrix is made.
+        # The search on leave-one-out densities ends before the matrix is allocated.
         return max(whole, 8 * size * n_inputs + LeaveOneOut().peak_bytes(gp, size, n_inputs))
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """Return, for a kernel GP, the number of rows with time for about 40 evaluations."""
         if gp.has_moments or not seconds < math.inf:
             return n_rows
         rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / SECONDS_OF_ROWS) ** 0.4)
         return n_rows if rows >= self.seen_rows(n_rows) else max(rows, MIN_ROWS)
 
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """Prepare the rows, on the host in float64."""
         size = self.seen_rows(source.size)
         if size < source.size:
             rows = np.arange(source.size, dtype=np.int32)
@@ -323,7 +320,7 @@ class FullBatch(AbstractQuasiNewton):
         return Prepared(source.on_host(np.arange(size)), Pace(EVALUATION * size**3), start, hessian)
 
     def _is_informed(self, gp: AbstractGP, n_rows: int) -> bool:
-        """Return True if the run starts near the leave-one-out optimum, with its Hessian."""
+        """Return True if the run starts near the optimum of the leave-one-out density."""
         if gp.has_moments or n_rows < HESSIAN_ROWS:
             return False
         terms = dense.terms_of(cast(KernelGP, gp).kernel)
@@ -335,7 +332,7 @@ class FullBatch(AbstractQuasiNewton):
         return QuasiState(gp, at, None, np.bool_(False))
 
     def loss(self, gp: AbstractGP, problem: Problem) -> Loss:
-        """Return the NLML per datum and the penalty of the prior, centred at `problem.prior` or at `gp`."""
+        """Return the NLML per datum with the penalty of the prior, as a function of parameters."""
         rows, parts = problem.prepared.rows, self.partition(gp)
         start = packed(parts[0] if problem.prior is None else self.partition(problem.prior)[0])
         pull = 0.0 if self.spread is None else 1 / (self.spread**2 * float(rows.weight.sum()))
@@ -348,11 +345,11 @@ class FullBatch(AbstractQuasiNewton):
         return Loss(evaluate, parts, problem.prepared.pace, ROUNDING)
 
     def refitting(self, hessian: Any = None) -> Any:
-        """Return the learner for a start near the optimum: at most 5 steps."""
+        """Return the learner with at most 5 steps, for a model that is near its optimum."""
         return dataclasses.replace(self, epochs=REFIT_STEPS, hessian=hessian)
 
     def optimum(self, gp: Any, prior: Any, source: MemorySource) -> Any:
-        """Return the optimum or the model at the deadline; `prior` is the centre of the prior."""
+        """Return the model at the optimum or at the deadline, with `prior` as centre of the prior."""
         prepared = Prepared(source.on_host(np.arange(source.size)), Pace(), None, None)
         problem = Problem(source, self.plan(source.size, source.n_inputs, ByLoss()), prepared, prior=prior)
         loss, state = self.loss(gp, problem), self.init(gp, problem)

@@ -1,4 +1,4 @@
-"""MINIMAX: the marginal likelihood as a saddle-point problem whose gradients have no bias."""
+"""MINIMAX: the marginal likelihood as a saddle-point problem with unbiased gradients."""
 
 import dataclasses
 import math
@@ -24,44 +24,48 @@ from stochgp.parameters import in_parameters
 
 
 class MinimaxState(BatchState):
-    """The variables θ, w, A and B of algorithm 1, the descent of (θ, w, A), and the bounds."""
+    """The variables θ, w, A and B of Algorithm 1, their optimisers' states, and their bounds."""
 
-    weights: Float[Array, " M"]  # w, of the scaled features
-    A: Float[Array, "M M"]  # stands for F
+    weights: Float[Array, " M"]  # w, the weights of the scaled features
+    A: Float[Array, "M M"]  # the variable that replaces F
     B: Float[Array, "M M"]  # the dual variable, ‖B‖ ≤ 1
     penalty: Float[Array, ""]  # μ
     threshold: Float[Array, ""]  # μ* at the last evaluation
-    ceiling: Float[Array, ""]  # A ⪯ ceiling · I
-    start: PyTree  # of the parameters: the centre of their box
-    ascent: Descent  # of B
+    ceiling: Float[Array, ""]  # upper bound of the eigenvalues of A
+    start: PyTree  # the parameters at the start, which are the centre of their box
+    ascent: Descent  # the optimiser's state for B
 
 
 class Minimax(AbstractBatchLearner):
-    """Projected gradient descent-ascent on a saddle-point form of the likelihood (SCGD paper, Algorithm 1).
+    """Projected gradient descent-ascent on a saddle-point form of the marginal likelihood.
 
-    The objective is Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖, with Frobenius norms. g is the sum over rows of
-    (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ². One step with independent batches S and S̄ is
+    Source: SCGD paper, Algorithm 1. With Frobenius norms, the objective is
 
-        (θ, w, A) ← proj( (θ, w, A) − a ∂Ψ_S ),      B ← proj( B + b ∂_B Ψ_S̄ ) at the new θ and A
-        ∂Φ̃_S = (n/B)[(2/σ²) r wᵀ − (2μ/‖A‖) Φ̃_S B],   ∂A = A⁻¹ + μ[B/‖A‖ − ⟨B, A − F̂_S⟩ A/‖A‖³],   ∂B = μ(A − F̂_S̄)/‖A‖
+        Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖,
+        g(θ, w) = Σ_i (φ̃ᵢᵀw − yᵢ)²/σ² + ‖w‖² + (n − M) log σ².
 
-    The projection restricts weights and w to [−box, box], `Positive` parameters to 1/box to box times their start, and other raw values to
-    a distance of log box from their start. It clips the spectrum of A to [σ², ceiling] if a Cholesky factorisation shows that A crosses a bound. ‖B‖ ≤ 1.
+    θ, w and A follow gradient descent on one batch, and B follows gradient ascent on an independent batch.
+    A projection keeps ‖B‖ ≤ 1 and the eigenvalues of A between σ² and an upper bound.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`. Both S and S̄ have B rows. `learning_rate` is a in the formulas above. Descent and ascent use the same optimizer.
-    ascent_rate, penalty : float, rule of the step, or None; float or None
-        b, None = a; μ, None = μ* = ‖F‖‖F⁻¹‖ from exact moments at every anchor, or at the start. The penalty is locally exact only for
-        μ ≥ μ* ≥ M. With a smaller μ, such as 1 in the papers, log|F| has a weight of at most μ/μ* (`penalty_share` in the history).
-    box, ceiling : float
-        The bound of weights and w, also the largest factor between parameters and their start; the bound of A as a multiple of tr F at the start.
+        See `AbstractBatchLearner`. Each step uses two batches. Descent and ascent use the same optimizer.
+    ascent_rate : float, function of the step, or None
+        The learning rate of B; None = `learning_rate`.
+    penalty : float or None
+        μ. None = μ* = ‖F‖‖F⁻¹‖, computed exactly at the start and, if `anchored`, at every evaluation. The
+        penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the papers, log|F| has a
+        weight of at most μ/μ* in the objective. The history contains μ/μ* as `penalty_share`.
+    box : float
+        The bound of network weights and w, and of the factor between positive parameters and their start.
+    ceiling : float
+        The upper bound of the eigenvalues of A, as a multiple of tr F at the start.
     anchored : bool
-        An extension of the paper: at every evaluation exact moments give A = F, w = ŵ and B = −‖F‖F⁻¹/μ, scaled to ‖B‖ ≤ 1.
+        An extension of the paper: every evaluation sets A, w and B to their exact values on all rows.
     """
 
-    n_streams: ClassVar[int] = 2  # S and S̄
+    n_streams: ClassVar[int] = 2  # one batch for descent and one for ascent
     ascent_rate: float | Schedule | None = None
     penalty: float | None = None
     box: float = 1e4
@@ -78,12 +82,11 @@ class Minimax(AbstractBatchLearner):
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of batches, A and B of two states, and two orders of the rows."""
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
-        """Return w = 0, B = 0 and A = σ²I, for which μ* = M; an anchor replaces A by F."""
+        """Return the initial state with w = 0, B = 0 and A = σ²I."""
         dtype = gp.noise_variance.dtype
         M, (trainable, _) = gp.n_features, self._split(gp)
         zeros, A = jnp.zeros(M, dtype), jnp.eye(M, dtype=dtype) * gp.noise_variance.value
@@ -98,9 +101,9 @@ class Minimax(AbstractBatchLearner):
     def step(
         self, state: MinimaxState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[MinimaxState, dict[str, Array]]:
-        """Take one step; `batch` is a stack of S and S̄.
+        """Return the state after one step, and the metrics of the step.
 
-        "loss" estimates g(θ)/(2n) without constants, with n log σ² instead of (n − M) log σ².
+        `batch` stacks two batches. "loss" estimates g/(2n), with n log σ² instead of (n − M) log σ².
         """
         first, second = (batch.take(i) for i in range(2))
         trainable, rest = self._split(state.gp)
@@ -109,7 +112,7 @@ class Minimax(AbstractBatchLearner):
         weighted = counts / s
         residual = matmul(Phi, state.weights) - first.y
         norm, M = jnp.linalg.norm(state.A), state.weights.shape[0]
-        pull = matmul(Phi, state.B) * (state.penalty / norm)  # rows μφᵀB/‖A‖
+        pull = matmul(Phi, state.B) * (state.penalty / norm)  # μφᵀB/‖A‖ for each row
 
         by_Phi = 2 * weighted[:, None] * (jnp.outer(residual, state.weights) / s2 - pull)
         squares = jnp.sum(weighted * residual**2)
@@ -137,7 +140,7 @@ class Minimax(AbstractBatchLearner):
         return dataclasses.replace(state, **found), numbers
 
     def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
-        """Set μ* and the first ceiling; if `anchored`, also the exact A, B and w after a refit."""
+        """Return the state with new μ* and bounds, and with exact A, B and w if `anchored`."""
         dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
         own = float(state.gp.variance), float(state.gp.noise_variance)
         variance, noise_variance = evaluation.fitted if self.anchored else own
@@ -159,7 +162,7 @@ class Minimax(AbstractBatchLearner):
         return split(gp, hold_variances=self.anchored and self.evaluator.refit)
 
     def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Data) -> tuple[Array, Descent]:
-        """Return B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
+        """Return B after a projected ascent step on `batch`, and the optimiser's state for B."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
         weighted = Phi * (scaled_count(batch, state.n_rows) / gp.noise.multiplier(batch.X))[:, None]
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
@@ -180,7 +183,7 @@ class Minimax(AbstractBatchLearner):
 def project_spectrum(
     A: Float[Array, "M M"], floor: Float[Array, ""], ceiling: Float[Array, ""]
 ) -> Float[Array, "M M"]:
-    """Clip the eigenvalues of A into [floor, ceiling]."""
+    """Clip the eigenvalues of A to [floor, ceiling]."""
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
     def has_factor(S: Array) -> Array:

@@ -19,35 +19,38 @@ from stochgp.numerics.linalg import inverse_factor
 
 
 class SCGDState(BatchState):
-    """θ, w, the tracked F, and its factor."""
+    """The parameters θ, the weights w, and the tracker F̃ with its factor."""
 
-    weights: Float[Array, " M"]  # w, of the scaled features
-    F: Float[Array, "M M"]  # F̃ ≈ F = Φ̃ᵀΦ̃ + σ²I
-    factor: Float[Array, "M M"]  # L⁻¹ of F̃ = LLᵀ
+    weights: Float[Array, " M"]  # w, the weights of the scaled features
+    F: Float[Array, "M M"]  # the tracker F̃, an estimate of F = Φ̃ᵀΦ̃ + σ²I
+    factor: Float[Array, "M M"]  # L⁻¹, where F̃ = LLᵀ
 
 
 class SCGD(AbstractBatchLearner):
     """Stochastic compositional gradient descent on ℓ(θ) (SCGD paper, Algorithm 2).
 
-    ℓ(θ) = yᵀK⁻¹y + log|K|: a sum over the data, without ½. With the scaled features Φ̃_S of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
+    The objective is ℓ(θ) = yᵀK⁻¹y + log|K|. Φ̃_S are the scaled features of a batch S of B rows, and w are
+    their weights. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
 
-        F̃ ← (1 − b)F̃ + bF̂                                    first, the tracker moves
-        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M],    M = F̃⁻¹ is constant
-        θ ← θ − a G                                          or the step of another optax optimizer
+        F̃ ← (1 − b)F̃ + bF̂
+        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M]
+        θ ← θ − a G
 
-    If a row has the noise variance σ²s_i/ρ_i, its terms in F̂ and G are multiplied by ρ_i/s_i, and ρ_i log s_i is added. The derivative with
-    respect to η_i = log s_i is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so the parameters of s train with the features.
+    with M = F̃⁻¹ constant in the gradient. An optax optimizer other than `optax.sgd` replaces the last line.
+
+    If a row has the weight ρ_i and the noise variance σ²s_i/ρ_i, its terms in F̂ and G are multiplied by
+    ρ_i/s_i, and ρ_i log s_i is added to the objective. The parameters of s_i train with the features.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; `learning_rate` is a in the formula above. `Uniform(replace=True)` draws the rows of a batch independently.
-    tracking : float or rule of the step
-        b, in [0, 1]. The gradient is unbiased only as b → 0; a constant b gives the log-determinant too little weight. 0: F̃ changes at anchors only.
+        See `AbstractBatchLearner`. `learning_rate` is a in the formula above.
+    tracking : float or function of the step
+        b, between 0 and 1. The gradient is unbiased only as b → 0. With 0, only evaluations change F̃.
     anchored : bool
-        An extension of the paper: every evaluation replaces F̃ by exact moments of all rows and w by the exact posterior mean. It refits both variances
-        (`evaluator.refit`), which then stay until the next anchor. With `tracking = 0`, M comes from the anchor, where F = F₀. A step then follows an upper
-        bound of ℓ: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). This bound is a sum over rows, so its gradient has no bias at any batch size.
+        An extension of the paper. Every evaluation sets F̃ and w to their exact values on all rows. It also
+        sets both variances to their optimum if `evaluator.refit` is True. With `tracking = 0`, steps then
+        minimise an upper bound of ℓ, and their gradients are unbiased at any batch size.
     """
 
     batch_size: int = 512
@@ -59,16 +62,15 @@ class SCGD(AbstractBatchLearner):
     def __check_init__(self) -> None:
         self.check_common()
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
-            raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
+            raise ValueError(f"tracking is {self.tracking}; it must be between 0 and 1")
         if not self.tracks and not self.anchored:
-            raise ValueError("tracking is 0 and anchored is False: F̃ would never change")
+            raise ValueError("tracking=0 requires anchored=True, because F̃ would never change otherwise")
 
     @property
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
     def peak_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of batches, trackers of two states, and orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
@@ -80,9 +82,10 @@ class SCGD(AbstractBatchLearner):
         return SCGDState(*begun, zeros, F=on_device(eye * s2), factor=on_device(eye / np.sqrt(s2)))
 
     def step(self, state: SCGDState, batch: Data, *, key: PRNGKeyArray) -> tuple[SCGDState, dict[str, Array]]:
-        """Take one step and return the state with its numbers.
+        """Return the state after one step, and the metrics of the step.
 
-        "loss" estimates ℓ/(2n) without constants and log|F/σ²|. "factor_failed" is 1 if F̃ had no factor, so that the last factor was used.
+        "loss" estimates ℓ/(2n) without constants and without log|F/σ²|. "factor_failed" is 1 if the Cholesky
+        factorisation of F̃ failed and the step used the previous factor.
         """
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
@@ -99,7 +102,7 @@ class SCGD(AbstractBatchLearner):
         w = state.weights
 
         residual = matmul(Phi, w) - batch.y  # [B]
-        smoothed = matmul(matmul(Phi, factor.T), factor)  # rows φᵀM [B, M]
+        smoothed = matmul(matmul(Phi, factor.T), factor)  # φᵀM for each row, [B, M]
         by_Phi = 2 * weights[:, None] * (jnp.outer(residual, w) / s2 + smoothed)
         squares = jnp.sum(weights * residual**2)
         trace = jnp.sum(factor**2)
@@ -117,7 +120,7 @@ class SCGD(AbstractBatchLearner):
         return new, {"loss": loss, "factor_failed": failed}
 
     def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
-        """Return the refitted model with exact F̃, L⁻¹ and w; the same state unless `anchored`."""
+        """Return the state with refitted variances and exact F̃ and w if `anchored` is True."""
         if not self.anchored:
             return state
         dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
@@ -132,5 +135,5 @@ class SCGD(AbstractBatchLearner):
 
 
 def scaled_count(batch: Data, n_rows: Array) -> Array:
-    """Return (n/B) ρ, the weight of a batch's row in an estimate of a sum over all n rows."""
+    """Return (n/B) ρ, the weight of a batch's rows in the estimate of a sum over all n rows."""
     return (n_rows / batch.y.shape[0]) * batch.weight

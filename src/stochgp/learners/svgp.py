@@ -1,4 +1,4 @@
-"""Learners of inducing points: SVGP on mini-batches, SGPR and VGP on all rows."""
+"""Learners of GPs with inducing points: SVGP uses mini-batches, SGPR and VGP use all rows."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -27,24 +27,27 @@ from stochgp.variational import InducingPoints, Naturals, optimum
 
 RATE = 0.03
 TRIAL_RATES = (0.01, 0.03, 0.1)
-ROUNDING = 1e-11  # relative, of the bound
-EVALUATION = 4e-10  # seconds of a first evaluation per row and squared number of inducing points
-SITE_ROUNDING = 1e-8  # relative, of a bound whose sites have settled
-SITE_EVALUATION = 4e-10  # seconds of a first evaluation per latent function and cubed number of rows
+ROUNDING = 1e-11  # relative rounding error of the collapsed bound
+EVALUATION = 4e-10  # seconds of the first evaluation, divided by N M²
+SITE_ROUNDING = 1e-8  # relative error of the bound after the sites have converged
+SITE_EVALUATION = 4e-10  # seconds of the first evaluation, divided by L N³
 
 
 class SGPR(AbstractQuasiNewton):
     """L-BFGS descent on minus the collapsed bound per datum (Titsias 2009), also called VSGPR.
 
-    Kernel, noise and inducing points follow the exact gradient (`objectives.collapsed`); q(u) is optimal at every step. An evaluation takes two passes
-    over the rows, O(N M² + M³) time, and memory for one chunk of rows. All numbers are in float64.
+    The kernel, the noise and the inducing points follow the exact gradient (`objectives.collapsed`).
+    The distribution q(u) of the function at the inducing points is optimal at every step. With N rows and
+    M inducing points, an evaluation takes O(N M² + M³) time, in float64.
 
     Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
-    epochs, tolerance : int or None, float
-        The largest number of steps, None = 200. The run has converged if the predicted gain of a step is below `tolerance` nats per datum or rounding errors.
+    epochs : int or None
+        The maximum number of steps; None = 200.
+    tolerance : float
+        The run ends when the predicted gain of a step, in nats per datum, is below this number.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -53,13 +56,11 @@ class SGPR(AbstractQuasiNewton):
     steps: ClassVar[tuple[int, int]] = (200, 5)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of a chunk, its derivatives, inducing-point matrices, and L-BFGS pairs."""
         M = gp.approximation.n_inducing
         moving = len(packed(self.partition(gp)[0]))
         return 8 * collapsed.CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * PAIRS * moving
 
     def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Pace:
-        """Return the pace of evaluations."""
         return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> QuasiState:
@@ -69,16 +70,15 @@ class SGPR(AbstractQuasiNewton):
         return QuasiState(gp, start, (np.zeros((1, M)), np.eye(M)[None]), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
-        """Return the model with θ and the optimal q(u), in its dtypes."""
+        """Return the model with the parameters θ of `state` and the optimal q(u)."""
         gp: Any = super().model(state)
         return with_gaussian(gp, *state.known)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part and the rest, to which q(v) belongs."""
         return without_gaussian(gp)
 
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
-        """Return minus the bound per datum, with the optimal q(v) of each point."""
+        """Return minus the collapsed bound per datum, as a function of the parameters."""
 
         def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             found = collapsed.lower_bound_and_gradient(gp, problem.source, self.partition)
@@ -92,53 +92,57 @@ def refuse_other_processes(learner: Any, gp: SparseGP) -> None:
     """Raise TypeError for a model without inducing points."""
     if not isinstance(gp.approximation, InducingPoints):
         raise TypeError(
-            f"{type(learner).__name__} learns InducingPoints, not {type(gp.approximation).__name__}"
+            f"{type(learner).__name__} needs a model with InducingPoints, not {type(gp.approximation).__name__}"
         )
 
 
 def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-    """Return the trainable part without q(v), and the rest."""
+    """Return the trainable part of the model without q(u), and the rest with q(u)."""
     gaussian = lambda g: (g.approximation.mean, g.approximation.root)
     return eqx.partition(gp, eqx.tree_at(gaussian, trainable_mask(gp), (False, False)))
 
 
 def with_gaussian(gp: Any, mean: Any, root: Any) -> SparseGP:
-    """Return the model of inducing points with q(v) = N(m, RRᵀ)."""
+    """Return the model with q(v) = N(m, RRᵀ) for the whitened values v at the inducing points."""
     return eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(mean, root))
 
 
 class SVGPState(BatchState):
-    """The model, its descent, and q(u)."""
+    """The model, the optimiser's state, and q(u) in natural parameters."""
 
     naturals: Naturals
-    start: Any  # None, or unconstrained kernel parameters at the start, if these have a prior
+    start: Any  # unconstrained kernel parameters at the start of the run; None without a prior
 
 
 class SVGP(AbstractBatchLearner):
-    """Descent on −ELBO per datum of mini-batches (Hensman et al. 2013, 2015), whitened.
+    """Descent on −ELBO per datum of mini-batches, whitened (Hensman et al. 2013, 2015).
 
-        −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
+        −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈batch} ρ_i E_q log p(y_i | f(x_i)).
 
-    Kernel, inducing points and likelihood follow the gradient with `optimizer`. The distribution N(m, S) of the whitened v = L⁻¹u takes natural-gradient
-    steps of size γ = `natural_rate`. With the sites β, r of `objectives.elbo` and w_i = L⁻¹k(Z, x_i), such a step is
+    Here u = f(Z) are the values of f at the inducing points Z, and ρ_i are the weights of the rows. The
+    kernel, the inducing points and the likelihood follow the gradient with `optimizer`. The distribution
+    N(m, S) of the whitened v = L⁻¹u, k(Z, Z) = LLᵀ, takes natural-gradient steps of size γ = `natural_rate`.
+    With w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of `objectives.elbo.sites`, a step is
 
-        S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
+        S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i.
 
-    as in SVI. It takes O(B M² + M³). Expectations for several classes have no closed form and are averages over random draws.
+    A step takes O(B M² + M³). Expectations for several classes are averages over random draws.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`; epochs None = enough for `steps`, learning_rate None = the best in trials, or 0.03 without trials.
-    natural_rate, steps : float or rule of the step, int
-        γ, above 0 and at most 1; the number of steps if `epochs` is None.
+        See `AbstractBatchLearner`. The default `learning_rate` is the best in trials, or 0.03 without trials.
+    natural_rate : float or function of the step
+        γ, above 0 and at most 1.
+    steps : int
+        The number of steps if `epochs` is None.
     spread : float or None
-        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start x₀. It covers logarithms of
-        variances and lengthscales, but not weights of networks; None = no prior.
+        The standard deviation of a normal prior of the kernel's unconstrained parameters around their start.
+        It covers logarithms of variances and lengthscales, but not weights of networks. None = no prior.
     """
 
     first_seconds: ClassVar[float] = COMPILING
-    natural_rate: float | Schedule = PowerLaw(0.6, 0.3)  # like the best constant on six UCI sets
+    natural_rate: float | Schedule = PowerLaw(0.6, 0.3)  # as good as the best constant on six UCI sets
     evaluator: Evaluator | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
     spread: float | None = None
@@ -152,7 +156,6 @@ class SVGP(AbstractBatchLearner):
             raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of batches, matrices of inducing points, and matrices of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
         drawn = self.sampling.peak_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
@@ -170,13 +173,13 @@ class SVGP(AbstractBatchLearner):
         return eqx.filter(kernel, in_parameters(kernel))
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part and the rest."""
         return without_gaussian(gp)
 
     def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
-        """Take one step and return the state with its numbers.
+        """Return the state after one step, and the metrics of the step.
 
-        "loss" is −ELBO per datum of the batch, "divergence" KL(q ‖ p) per datum, "jitter" on the diagonal of k(Z, Z).
+        "loss" is −ELBO per datum of the batch, "divergence" is KL(q ‖ p) per datum, and "jitter" is the
+        number that is added to the diagonal of k(Z, Z).
         """
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]
@@ -204,20 +207,25 @@ class SVGP(AbstractBatchLearner):
 
 
 class VGP(AbstractQuasiNewton):
-    """L-BFGS descent on −ELBO per datum with a site for each row (Opper and Archambeau 2009).
+    """L-BFGS descent on −ELBO per datum with the best Gaussian q(f).
 
-    At every step q(f) is the best Gaussian (`objectives.elbo`). The kernel and the likelihood's parameters follow the exact gradient. An evaluation takes
-    O(L N³) for L latent functions. Inducing points do not move, and q(u) of the learned model comes from the sites of the rows. With an inducing
-    point at each row, it is the best Gaussian.
+    Source: Opper and Archambeau (2009).
+
+    The kernel and the likelihood's parameters follow the exact gradient of the ELBO (`objectives.elbo`).
+    An evaluation takes O(L N³) for L latent functions. The inducing points stay fixed. The learned q(u) is
+    the Gaussian that follows from the Gaussian approximation of each row's likelihood.
 
     Raises TypeError for a model without inducing points.
 
     Parameters
     ----------
-    epochs, tolerance : int or None, float
-        The largest number of steps, None = 100. The run has converged if the predicted gain of a step is below `tolerance` nats per datum or rounding errors.
+    epochs : int or None
+        The maximum number of steps; None = 100.
+    tolerance : float
+        The run ends when the predicted gain of a step, in nats per datum, is below this number.
     spread : float or None
-        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start x₀; None = no prior.
+        The standard deviation of a normal prior of the kernel's unconstrained parameters around their start.
+        None = no prior.
     """
 
     epochs: int | None = None
@@ -226,11 +234,9 @@ class VGP(AbstractQuasiNewton):
     steps: ClassVar[tuple[int, int]] = (100, 10)
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Return the bytes of K, of two copies of B and its inverse for each latent function, and of rows."""
         return 8 * n_rows**2 * (6 + 2 * gp.approximation.n_latent) + 8 * 4 * n_rows * n_inputs
 
     def prepare(self, gp: SparseGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Prepared:
-        """Return the rows, on the host in float64, and the pace of evaluations."""
         n = source.size
         pace = Pace(SITE_EVALUATION * gp.approximation.n_latent * n**3)
         return Prepared(source.on_host(np.arange(n)), pace, None, None)
@@ -243,25 +249,24 @@ class VGP(AbstractQuasiNewton):
         return QuasiState(gp, start, (np.asarray(rows.X), nothing), np.bool_(False))
 
     def model(self, state: QuasiState) -> SparseGP:
-        """Return the model with θ and q(u) of the sites, in its dtypes."""
+        """Return the model with the parameters θ of `state` and the q(u) of its sites."""
         gp: Any = super().model(state)
         wide, (X, sites) = cast(gp, np.float64), state.known
         process = wide.approximation.process_on_host(wide.kernel)
         return with_gaussian(gp, *gaussian_of(process.whitened_on_host(X)[0], sites))
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        """Return the trainable part (kernel and likelihood) and the rest."""
         mask = eqx.tree_at(lambda g: g.approximation, trainable_mask(gp), False)
         return eqx.partition(gp, mask)
 
     def loss(self, gp: SparseGP, problem: Problem) -> Loss:
-        """Return minus the bound per datum and the penalty of the prior, with the sites of each point."""
+        """Return −ELBO per datum with the penalty of the prior, as a function of the parameters."""
         rows, parts, latest = problem.prepared.rows.wide(), self.partition(gp), None
         prior: Any = problem.prior
         start = packed(parts[0] if prior is None else self.partition(prior)[0])
         pull, count = np.zeros(len(start)), float(rows.weights.sum())
         if self.spread is not None:
-            pull[: len(packed(parts[0].kernel))] = 1 / self.spread**2  # a model's kernel is its first part
+            pull[: len(packed(parts[0].kernel))] = 1 / self.spread**2  # kernel parameters come first
 
         def evaluate(gp: SparseGP, x: np.ndarray) -> tuple[float, np.ndarray, Any]:
             nonlocal latest

@@ -110,7 +110,7 @@ class KernelSystem(eqx.Module):
         return KernelFunctions(self.operator, prior, value)
 
     def peak_bytes(self, solver: AbstractSolver, n_columns: int) -> int:
-        """Return the peak bytes of a solution for `n_columns` right-hand sides."""
+        """Return the peak bytes of a solve with `n_columns` right-hand sides."""
         N, D = self.X.shape
         return solver.peak_bytes(N, n_columns, D, self.X.dtype.itemsize)
 
