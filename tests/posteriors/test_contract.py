@@ -279,7 +279,7 @@ def test_the_search_for_near_rows_is_counted_until_it_is_there():
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="no covariances between rows"):
         made("local").covariance(NEAR)
-    with pytest.raises(ValueError, match="single rows, not functions"):
+    with pytest.raises(ValueError, match="cannot draw functions"):
         made("local").functions(2, key=KEY)
 
 

@@ -91,7 +91,6 @@ class AbstractConditionals(AbstractLearner):
         """Return the k nearest rows of each centre for the kernel of `gp`; −1 for a missing row."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
-        """Return a plan with an evaluation after each step."""
         C = min(self.n_centres, self.n_scored * n_rows)
         return StepPlan(C, 1, MAX_STEPS if self.epochs is None else self.epochs, 1, 1)
 
@@ -198,7 +197,6 @@ class AbstractConditionals(AbstractLearner):
         return _moved(state.gp, packed(partition(state.gp)[0]) + move) if small else state.gp
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
-        """Return the state with more damping."""
         return dataclasses.replace(state, damping=np.float64(state.damping / factor**2))
 
     def finished(self, entry: Numbers) -> bool:

@@ -86,7 +86,6 @@ class Minimax(AbstractBatchLearner):
         return 4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * drawn
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
-        """Return the initial state with w = 0, B = 0 and A = σ²I."""
         dtype = gp.noise_variance.dtype
         M, (trainable, _) = gp.n_features, self._split(gp)
         zeros, A = jnp.zeros(M, dtype), jnp.eye(M, dtype=dtype) * gp.noise_variance.value

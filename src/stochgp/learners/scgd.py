@@ -74,7 +74,6 @@ class SCGD(AbstractBatchLearner):
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.peak_bytes(n_rows, n_inputs, 1, 1)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
-        """Return the initial state with w = 0 and F̃ = σ²I."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = np.asarray(gp.noise_variance)
         eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))

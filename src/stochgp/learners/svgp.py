@@ -161,7 +161,6 @@ class SVGP(AbstractBatchLearner):
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
-        """Return the initial state. Raises TypeError for a model without inducing points."""
         refuse_other_processes(self, gp)
         q: Any = gp.approximation
         begun = self.begin(gp, self.partition(gp)[0], problem, RATE)

@@ -1,4 +1,4 @@
-"""The loop of learning: `fit`, which runs any learner, and chains of runs."""
+"""Learning of the parameters of a model: `fit` runs any learner."""
 
 from .fit import fit
 

@@ -1,4 +1,4 @@
-"""`fit`, which runs any learner, and functions for its memory, device and number of rows."""
+"""The function `fit`, which runs any learner, and its requirements of memory and time."""
 
 import math
 import os
@@ -19,12 +19,12 @@ from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.results import RESULTS, FitResult
 from stochgp.sharding import together
 
-SHARE_FOR_ROWS = 0.25  # of free memory: standardised rows that fit are kept on the device
-COMPILER_BYTES = 150_000_000  # left behind by compiling and running a learner
-STEPS_COMPILER_BYTES = 350_000_000  # the same with steps and evaluations of features, and a margin
-SHARE_OF_PASS = 0.1  # of the remaining time, for one of the passes over the rows of a feature GP
-MIN_SECONDS = 1e-6  # shortest piece that a clock can measure
-MIN_ROWS = 200  # to learn from, if there is no time for more
+SHARE_FOR_ROWS = 0.25  # maximum share of free memory for rows that stay on the device
+COMPILER_BYTES = 150_000_000  # memory that remains in use after compilation
+STEPS_COMPILER_BYTES = 350_000_000  # the same for a feature GP, with a margin
+SHARE_OF_PASS = 0.1  # maximum share of the remaining time for a pass over the rows of a feature GP
+MIN_SECONDS = 1e-6  # shortest time that a clock can measure
+MIN_ROWS = 200  # number of rows for learning if there is no time for more
 DONE = (RESULTS.successful, RESULTS.not_settled)
 
 
@@ -41,29 +41,28 @@ def fit(
 ) -> FitResult:
     """Learn the parameters θ of `gp` from the rows of `source`.
 
-    After each block of steps the learner's evaluator evaluates the state, the history gets an entry, and the checkpoint is written. The run has
-    diverged if a criterion is not finite, or 1 nat per datum (for noisy losses plus three standard errors) above the lowest. It then returns to the best state,
-    with 0.3 of the rate, at most 6 times. Such entries have `recovered` 1. With several processes, all call this with the same rows, and only process 0
-    reads and writes the checkpoint. The run has converged if the learner has finished, or if it has settled after all planned steps.
+    The learner's evaluator evaluates the state after each block of steps. The run has diverged if the
+    criterion is not finite, or more than 1 nat per datum above its lowest value. It then continues from the
+    best state with 0.3 times the learning rate, at most 6 times.
 
     Raises CheckpointError, a ValueError, if the checkpoint is damaged or belongs to another run.
 
     Parameters
     ----------
     learner, gp : AbstractLearner, AbstractGP
-        The learner; the model, whose θ is the start of the run.
+        The learner, and the model with the parameters at the start of the run.
     source : MemorySource
-        All rows, of which the evaluator may hold some out. The devices of its mesh share passes.
+        All rows. The evaluator may hold out some of them.
     key : JAX key
-        The key for held-out rows, preparation, first state and steps.
+        The key of all random numbers.
     progress : function or None
-        A function that gets every entry of the history. If it returns True, the run ends as after Ctrl-C.
+        A function that is called with every entry of the history. If it returns True, the run ends.
     checkpoint : path or None
-        A file. If it exists, the run resumes from it, with the same result as an uninterrupted run.
+        The path of a checkpoint file. If the file exists, the run resumes with the same result.
     time_limit : float or None
-        Seconds. At this limit, at an earlier deadline or after Ctrl-C the run ends with its current result. No step or evaluation begins that would end later.
+        The time limit in seconds. At this limit or after Ctrl-C, the run ends with its current result.
     prior : AbstractGP or None
-        The model whose parameters are the centre of a learner's prior; None = `gp`.
+        The model whose parameters are the centre of the learner's prior; None = `gp`.
     """
     with jax.enable_x64(True), together(source.mesh), within(time_limit):
         return Run(learner, gp, source, key, progress, prior).result(checkpoint)
@@ -73,9 +72,9 @@ def continued(
     first: FitResult, gp: AbstractGP, learner: AbstractLearner, source: MemorySource,
     *, progress: Report | None = None, **options: Any,
 ) -> FitResult:  # fmt: skip
-    """Continue the run `first` with another model and learner, and join steps and history.
+    """Continue the run `first` with another model and learner, and join their histories.
 
-    `options` are options of `fit`. With the key of `first`, the same rows are held out.
+    `options` are options of `fit`. If `key` is the key of `first`, the same rows are held out.
     """
     later = lambda entry: entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
     report = None if progress is None else lambda entry: progress(later(entry))
@@ -89,28 +88,25 @@ def place(
     learner: AbstractLearner, gp: AbstractGP, n_rows: int, n_inputs: int, itemsize: int,
     budget: Budget, mesh: Mesh | None = None,
 ) -> tuple[bool, int]:  # fmt: skip
-    """Return True if all rows fit on the device, and the additional bytes of the run.
+    """Return True if all rows fit on the device, and the peak bytes of the run.
 
-    Raises ValueError, with both numbers, if the run exceeds the limit.
+    Raises ValueError if the run needs more memory than the limit.
     """
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     need += learner.peak_bytes(gp, n_rows, n_inputs)
     need += learner.evaluator_for(gp).peak_bytes(gp, n_rows, n_inputs)
-    if mesh is not None and isinstance(gp, FeatureGP):  # each device's own sums, and its rows, in one memory
+    if mesh is not None and isinstance(gp, FeatureGP):  # sums and rows of all devices, in one memory
         M = gp.n_features
         need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
     need += rows if on_device else 0
-    budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
+    budget.require(need, f"learning from {n_rows} rows with {type(learner).__name__}")
     return on_device, need
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: MemorySource) -> int:
-    """Return the number of rows for which there is time; all rows without a deadline.
-
-    For a feature GP, a pass over some of the rows is timed.
-    """
+    """Return the number of rows for which there is time; all rows without a deadline."""
     seconds = deadline.left()
     if not seconds < math.inf:
         return source.size

@@ -1,4 +1,4 @@
-"""A run of a learner: its clock, stretches of steps, cycles, recovery, and rate trials."""
+"""The run of a learner: steps, evaluations, checkpoints, and trials of learning rates."""
 
 import logging
 import os
@@ -26,39 +26,39 @@ Report = Callable[[dict[str, float]], object]
 
 SLOWER = 0.3
 MAX_RECOVERIES = 6
-DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
-SURE = 3.0  # standard errors of a criterion that is a mean of noisy losses, in which one row can dominate
-FIRST_PIECE = 0.3  # minimum seconds of the first part of a stretch, which must be compiled
-GAIN = 0.01  # nats per datum that a cycle must gain over the one before, for another to follow
-SHARE_FOR_TRIALS = 0.3  # of the time limit
+DIVERGED_BY = 1.0  # nats per datum: the run has diverged if its criterion rises by more
+SURE = 3.0  # number of standard errors that a rise of a noisy criterion must exceed in addition
+FIRST_PIECE = 0.3  # minimum expected seconds of the first steps, including compilation
+GAIN = 0.01  # nats per datum: another cycle follows if the last cycle gained more
+SHARE_FOR_TRIALS = 0.3  # maximum share of the time limit for trials of learning rates
 
 logger = logging.getLogger("stochgp.learners")
 
 
 class Progress(NamedTuple):
-    """The state of a run, with everything needed to resume it.
+    """The progress of a run, with all that is needed to resume it.
 
-    A run with a fixed number of steps is one cycle, in which the rate falls to 0. A run in cycles adds longer cycles, each from the best state
-    so far, while the last cycle gained GAIN and the plan has steps for another cycle.
+    In a cycle, the learning rate falls to 0. A run with a fixed number of steps is one cycle. Other runs add
+    a longer cycle from the best state while the last cycle gained more than GAIN.
     """
 
     state: Any
-    best_state: Any  # of the evaluation of the lowest criterion
+    best_state: Any  # the state with the lowest criterion
     kept: Any  # the evaluation that the run would return now
-    lowest: float
+    lowest: float  # the lowest criterion
     step: int
-    until: int  # the step with which the cycle ends
-    first: int = 0  # the step with which it began
-    before: float = np.inf  # the lowest criterion then; inf in the first cycle
+    until: int  # the last step of the current cycle
+    first: int = 0  # the first step of the current cycle
+    before: float = np.inf  # the lowest criterion before the current cycle
     stalled: bool = False  # True if the run ended because the last cycle gained too little
-    cut: bool = False  # True if time cut the last stretch short
+    cut: bool = False  # True if the deadline ended the last block of steps early
 
 
 class Run:
-    """One call of `fit`: its rows, its progress, its history and its clock.
+    """One call of `fit`: its rows, progress, history and clock.
 
-    Seconds include earlier parts of a resumed run, but the deadline is for this call. `evaluations` and `pieces` measure the durations of
-    evaluations and of compiled blocks of steps. Without time to prepare, the run takes no step.
+    `seconds` includes earlier parts of a resumed run. `evaluations` and `pieces` predict the seconds of
+    evaluations and of compiled blocks of steps.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Run:
         if not self.takes_steps:
             self.add(self.entry(first, 0))
             return self._finish(RESULTS.time_limit)
-        # All of these compile.
+        # The first block of steps compiles, as the first evaluation did.
         self.pieces.expected = max(FIRST_PIECE, self.evaluations.seconds, self.learner.first_seconds)
-        # The rate does not change the shape of a state, nor of a checkpoint.
+        # The learning rate does not change the structure of a state.
         any_rate = next(iter(self.evaluator.rates(self.problem.source.size)), None)
         self.at = self.begin(first, self.problem._replace(rate=any_rate))
         mark = "" if checkpoint is None else self._mark()
@@ -102,10 +102,10 @@ class Run:
             else:
                 self.history.extend(facts["history"])
                 self.earlier = facts["seconds"]
-            ended = self._ended()  # a resumed run may be over
+            ended = self._ended()  # a resumed run may have ended
             while ended is None:
                 self._advance()
-                # An unbroken run would not continue from a stretch cut short.
+                # An uninterrupted run would have no evaluation after an incomplete block of steps.
                 if checkpoint is not None and is_writer() and not self.at.cut:
                     facts = {"history": self.history, "seconds": self.seconds()}
                     checkpoints.write(checkpoint, self.at, facts, mark, notes)
@@ -117,7 +117,7 @@ class Run:
         return self._finish(ended)
 
     def add(self, entry: Numbers, **more: float) -> None:
-        """Append an entry to the history. If `progress` returns True, stop the run."""
+        """Append an entry to the history, and stop the run if `progress` returns True."""
         self.history.append({**entry, "seconds": self.seconds(), **more})
         logger.debug("%s", self.history[-1])
         if self.report is not None and self.report(self.history[-1]) is True:
@@ -131,12 +131,12 @@ class Run:
 
     def is_over(self, fraction: float = 1.0) -> bool:
         """Return True if another block and its evaluation would exceed this fraction of the time."""
-        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed  # inf without a limit
+        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed  # inf without a time limit
         return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
     @property
     def in_cycles(self) -> bool:
-        """Return True if the run has cycles (continues while it gains) and no rule for the rate."""
+        """True if the plan has cycles and the learning rate is not a function of the step."""
         return self.problem.plan.first_cycle > 0 and not callable(self.learner.learning_rate)
 
     def evaluated(self, gp: AbstractGP, numbers: Numbers) -> Any:
@@ -144,7 +144,7 @@ class Run:
             return self.evaluator.evaluate(gp, numbers, self.division)
 
     def begin(self, evaluation: Any, problem: Problem) -> Progress:
-        """Return step 0 with its evaluation."""
+        """Return the progress at step 0, with its evaluation."""
         until = problem.plan.total_steps
         state = self.learner.init(self.gp, problem, key=self.init_key)
         state = self.learner.after_evaluation(state, evaluation)
@@ -155,7 +155,7 @@ class Run:
         return Progress(state, state, evaluation, lowest, 0, until)
 
     def _start(self, first: Any) -> None:
-        """Set step 0 at the rate of the trials; in cycles the best trial is the first one."""
+        """Begin with the best learning rate in trials; the best trial may be the first cycle."""
         rate, end = self._choose_rate(first)
         self.problem = self.problem._replace(rate=rate)
         self.at = self.begin(first, self.problem)
@@ -166,7 +166,7 @@ class Run:
             self.add(self.entry(self.at.kept, self.at.step))
 
     def _read(self, checkpoint: str | os.PathLike, mark: str) -> dict[str, Any] | None:
-        """Return the facts of a checkpoint, if there is one, which process 0 reads, and set `at`."""
+        """Read the checkpoint, if it exists, in process 0, and return its history and seconds."""
         found, error = None, None
         try:
             found = checkpoints.read(checkpoint, self.at, mark) if is_writer() else None
@@ -180,7 +180,7 @@ class Run:
         return facts
 
     def _mark(self) -> str:
-        """Return the fingerprint of a run; a thousand rows represent the data."""
+        """Return the fingerprint of a run, from its settings and at most 1,000 rows."""
         source = self.problem.source
         some = np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64)
         group = () if source.group is None else (source.group[some],)
@@ -188,7 +188,7 @@ class Run:
         return checkpoints.fingerprint(*parts, source.take(some), *group)
 
     def _stretch(self, at: Progress, problem: Problem, share: float = 1.0) -> tuple[Progress, Any, Numbers]:
-        """Return the progress at the next evaluation, the evaluation, and mean step numbers."""
+        """Return the progress at the next evaluation, the evaluation, and the mean metrics."""
         wanted = min(problem.plan.steps_per_evaluation, at.until - at.step)
         state, taken, numbers = take_stretch(
             self.learner, at.state, problem, at.step, self.seed,
@@ -198,7 +198,7 @@ class Run:
         return at._replace(state=state, step=at.step + taken, cut=taken < wanted), evaluation, numbers
 
     def _kept(self, at: Progress, evaluation: Any) -> Progress:
-        """Return the progress with an evaluation that has not diverged."""
+        """Return the progress after an evaluation of a run that has not diverged."""
         at = at._replace(state=self.learner.after_evaluation(at.state, evaluation))
         if evaluation.criterion <= at.lowest:
             at = at._replace(best_state=at.state, lowest=evaluation.criterion)
@@ -206,7 +206,7 @@ class Run:
         return at if worse else at._replace(kept=evaluation)
 
     def _advance(self) -> None:
-        """Take one stretch and one evaluation; after divergence return to the best state, slower."""
+        """Take steps until the next evaluation, and return to the best state after divergence."""
         at, evaluation, numbers = self._stretch(self.at, self.problem)
         lost = not np.isfinite(evaluation.criterion)
         lost = lost or evaluation.criterion - SURE * evaluation.error > at.lowest + DIVERGED_BY
@@ -214,7 +214,7 @@ class Run:
         self.at = self._back(at) if lost else self._next_cycle(self._kept(at, evaluation))
 
     def _back(self, at: Progress) -> Progress:
-        """Return to the best evaluation, at a smaller rate."""
+        """Return the progress at the best state, with a smaller learning rate."""
         slower, kept = self.learner.slower(at.best_state, SLOWER), at.kept
         if at.step < at.until and self.in_cycles:
             slower = self.learner.decaying(slower, at.until - at.step)
@@ -224,7 +224,7 @@ class Run:
         return at._replace(state=slower, best_state=slower, kept=kept)
 
     def _next_cycle(self, at: Progress) -> Progress:
-        """Start another cycle if one ended, gained something and another fits, or return `at`."""
+        """Return the progress, with another cycle if the last cycle ended and gained enough."""
         if not self.in_cycles or at.step < at.until or at.cut:
             return at
         if not at.lowest < at.before - GAIN:
@@ -236,7 +236,7 @@ class Run:
         return at._replace(state=state, best_state=state, first=at.step, until=until, before=at.lowest)
 
     def _ended(self) -> RESULTS | None:
-        """Return the reason why the run has ended; None if it continues."""
+        """Return the reason for the end of the run, or None if it continues."""
         lost = [entry.get("recovered", 0.0) > 0 for entry in self.history]
         step, done = self.at.step, self.at.step >= self.at.until
         if sum(lost) > MAX_RECOVERIES or (done and lost[-1]):
@@ -249,10 +249,10 @@ class Run:
         return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
-        """Return the rate and the progress after its trial, if that is the first cycle, or None.
+        """Return the best learning rate in trials, and the progress after its trial or None.
 
-        Every rate is tried for a few steps, with its own decay; without time for trials, the middle rate is used. The best trial is the first cycle of a
-        run in cycles; a run with a fixed number of steps begins again.
+        In a run with cycles, the best trial is the first cycle. Other runs begin again after the trials.
+        Without time for trials, the middle rate is used.
         """
         rates, plan = self.evaluator.rates(self.problem.source.size), self.problem.plan
         if self.learner.learning_rate is not None or self.learner.batch_size is None or not rates:
@@ -267,14 +267,14 @@ class Run:
                 return None
             value, ends[i] = found
             self.add({"trial_rate": rates[i], "trial_steps": n_steps, "criterion": value})
-            return value if np.isfinite(value) else np.inf  # worse than any other
+            return value if np.isfinite(value) else np.inf
 
         best = bracketed(len(rates), len(rates) // 2, criterion)
         end = ends.get(best)
         return rates[best], end if end is not None and np.isfinite(end.lowest) and self.in_cycles else None
 
     def _try_rate(self, rate: float, n_steps: int, first: Any) -> tuple[float, Progress] | None:
-        """Return the criterion and the progress after one cycle of `n_steps`; None without time."""
+        """Return the criterion and the progress after `n_steps` steps; None without enough time."""
         plan = self.problem.plan._replace(total_steps=n_steps, first_cycle=0)
         problem = self.problem._replace(rate=rate, plan=plan)
         at, criterion = self.begin(first, problem), np.nan
@@ -291,7 +291,7 @@ class Run:
     def _finish(self, ended: RESULTS) -> FitResult:
         gp, evidence = self.evaluator.finalize(self.at.kept, self.division)
         state = self.at.state
-        # Streams need the state of the returned model.
+        # `partial_fit` continues from the state, which must belong to the returned model.
         if state is not None and not eqx.tree_equal(on_host(self.learner.model(state)), on_host(gp)):
             state = None
         n_held_out = 0 if self.held_out is None else self.held_out.size
@@ -305,9 +305,9 @@ def take_stretch(
     learner: AbstractLearner, state: Any, problem: Problem, step: int, seed: Seed,
     *, pieces: Pace, most: int | None = None, is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, int, Numbers]:  # fmt: skip
-    """Take the steps from `step` to the next evaluation, at most `most`, or until time is up.
+    """Return the state at the next evaluation, the number of steps, and their mean metrics.
 
-    Returns the state, the number of steps and the means of their numbers. Raises TimeIsUpError if there is no time for the first block.
+    Fewer steps are taken after `most` steps or at the deadline. Raises TimeIsUpError without time to begin.
     """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_evaluation, plan.total_steps - step)
@@ -333,7 +333,8 @@ def take_stretch(
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    The search goes up while the criterion falls, or down if the first step up is not better. None from `criterion` ends it.
+    The search goes up while the criterion falls, or down if the first option up is not better. It ends if
+    `criterion` returns None.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:

@@ -1,4 +1,4 @@
-"""Objectives: the loss functions."""
+"""Objectives, the functions that learners minimise or maximise."""
 
 from typing import Any
 
@@ -23,12 +23,14 @@ __all__ = ["elbo", "lower_bound", "nlml_and_gradient"]
 
 
 def nlml_and_gradient(gp: Any, rows: Data) -> ExactNLML:
-    """Return the exact NLML per datum and its gradient in float64. TypeError if there is none.
+    """Return the exact NLML per datum and its gradient, in float64.
+
+    Raises TypeError for a model that is neither a feature GP nor a kernel GP.
 
     Parameters
     ----------
     gp, rows : FeatureGP or KernelGP, Data
-        The model at θ; all rows, on the host in float64.
+        The model, and all rows as float64 arrays in host memory.
     """
     if isinstance(gp, FeatureGP):
         return feature.nlml_and_gradient(gp, rows)

@@ -1,4 +1,4 @@
-"""The lower bound of a sparse GP with Gaussian noise at its optimal q(u), in chunks."""
+"""The collapsed lower bound of a sparse GP with inducing points and Gaussian noise."""
 
 import math
 from collections.abc import Callable
@@ -21,23 +21,27 @@ from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast, partition, value_of
 
-CHUNK_BYTES = 8_000_000  # of k(Z, X) for one chunk; twice this size is slower
+CHUNK_BYTES = 8_000_000  # maximum size of k(Z, X) for a chunk of rows; larger chunks are slower
 WIDE = np.float64
 
 Gaussian = tuple[Float[np.ndarray, "1 M"], Float[np.ndarray, "1 M M"]]  # m and R of q(v) = N(m, RRᵀ)
 
 
 def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
-    """Return the collapsed bound (Titsias 2009) in nats over all rows, and the optimal q(v).
+    """Return the collapsed bound on all rows (Titsias 2009), and the optimal q(v), in float64.
 
-    The bound is log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW, for noise variances ν. With w = L⁻¹k(Z, x), ω = ρ/ν, Λ = I + Σ ω w wᵀ and
-    b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹). It takes one pass in float64
-    and memory for one chunk. Raises TimeIsUpError before a chunk that would end after the deadline.
+    v = L⁻¹f(Z) are the whitened values at the inducing points Z, k(Z, Z) = LLᵀ. Row i has the weight ρ_i, the
+    noise variance ν_i of one observation, ω_i = ρ_i/ν_i, and w_i = L⁻¹k(Z, x_i). With Λ = I + Σ ω_i w_i w_iᵀ
+    and b = Σ ω_i y_i w_i, q(v) = N(Λ⁻¹b, Λ⁻¹), and the bound is
+
+        −½ [Σ ρ_i log 2πν_i + Σ ω_i y_i² − bᵀΛ⁻¹b + log|Λ| + Σ ω_i (k(x_i, x_i) − ‖w_i‖²)].
+
+    Raises TimeIsUpError if the deadline is near.
 
     Parameters
     ----------
     gp, source : SparseGP, Source
-        The model at θ, with Gaussian noise and inducing points (its own q(v) is not used); all rows, read once in order.
+        The model, with Gaussian noise and inducing points, and all rows.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -48,20 +52,19 @@ def lower_bound(gp: SparseGP, source: Source) -> tuple[float, Gaussian]:
 def lower_bound_and_gradient(
     gp: SparseGP, source: MemorySource, split: Callable[[Any], tuple[Any, Any]] = partition
 ) -> tuple[float, Any, Gaussian]:
-    """Return `lower_bound` per datum, its exact gradient, and the optimal q(v), in two passes.
+    """Return `lower_bound` per datum, its exact gradient, and the optimal q(v).
 
-    With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm, the derivatives with respect to the kernel's values are
+    With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm, the derivatives with respect to kernel values are
 
         k(Z, x_i)    ω_i [P k(Z, x_i) + (y_i − p·k(Z, x_i)) p]
         k(x_i, x_i)  −½ ω_i
-        k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹,
+        k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹.
 
-    so that the second pass has one product of O(N M²). The derivatives by the noise are those of E log p(y_i | f) at the optimal q(f). The memory is that of
-    one chunk. `split` returns the part of the model to differentiate and the rest, like `eqx.partition`.
+    `split` returns the part of the model to differentiate, and the rest.
     """
     with jax.enable_x64(True):
         gp, size = cast(gp, WIDE), _pass_rows(gp)
-        process: Any = process_of(gp)  # of inducing points
+        process: Any = process_of(gp)
         bound, gaussian = _optimum(sum_over_rows(_statistics, gp, source.blocks(size), process))
         theta, rest = split(gp)
         weights = tuple(map(on_device, (*_weights(np.asarray(process.inverse), *gaussian), source.count)))
@@ -71,12 +74,12 @@ def lower_bound_and_gradient(
 
 
 def _pass_rows(gp: SparseGP) -> int:
-    """Rows of a chunk of a pass, with k(Z, X) within CHUNK_BYTES."""
+    """Return the number of rows in a chunk, from 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
 def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
-    """Return Σ ω w wᵀ, Σ ω y w, Σ ω y² + Σ ρ log 2πν + Σ ω (k − ‖w‖²); ν: noise variances."""
+    """Return the sums Σ ω w wᵀ, Σ ω y w and Σ ω y² + Σ ρ log 2πν + Σ ω (k(x, x) − ‖w‖²)."""
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype)
     omega = rows.weight / nu
@@ -88,7 +91,7 @@ def _statistics(gp: SparseGP, rows: Data, process: Any) -> tuple[Array, ...]:
 
 
 def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
-    """Return the bound and q(v) with R = U⁻ᵀ, Λ = UUᵀ; NaN if `_statistics` are not finite."""
+    """Return the bound and q(v) from the sums of `_statistics`; NaN if these are not finite."""
     gram, cross, constants = map(np.asarray, sums)
     M = len(cross)
     if not all(np.isfinite(part).all() for part in (gram, cross, constants)):
@@ -101,7 +104,7 @@ def _optimum(sums: tuple[Array, ...]) -> tuple[float, Gaussian]:
 
 
 def _weights(inverse: np.ndarray, mean: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return P, p and the derivative by k(Z, Z) of `lower_bound_and_gradient`."""
+    """Return P, p and the derivative with respect to k(Z, Z)."""
     (m,), (R,), eye = mean, root, np.eye(len(inverse))
     S, U = R @ R.T, np.linalg.inv(R)
     among = U.T @ U + S - 2 * eye + np.outer(m, m)
@@ -110,7 +113,7 @@ def _weights(inverse: np.ndarray, mean: np.ndarray, root: np.ndarray) -> tuple[n
 
 
 def _slopes(theta: Any, rows: Data, rest: Any, weights: tuple[Array, ...]) -> Any:
-    """Return the derivatives through k(Z, X), k(x, x), noise, and the rows' part by k(Z, Z)."""
+    """Return the contribution of some rows to the gradient with respect to `theta`."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
     def values(theta: Any) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
-"""Conditional densities of rows given neighbours, for leave-one-out and Vecchia learning.
+"""Conditional densities of rows given their neighbours, with derivatives.
 
-NumPy makes and solves the matrices of neighbourhoods, on a thread for each core. JAX evaluates kernels and noise models without a NumPy form, and the
-derivatives of their bilinear forms.
+NumPy computes and solves the matrices of neighbourhoods, with one thread per core. JAX evaluates kernels and
+noise models that have no NumPy implementation.
 """
 
 import dataclasses
@@ -25,29 +25,30 @@ from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.linalg import JITTERS, rounding_error, stacked_product, stacked_solve
 from stochgp.parameters import partition, slope_of
 
-PAIRS = 1 << 17  # entries of matrices for one thread at a time
-BLOCK = 32  # neighbourhoods in one compiled JAX program
-WIDE_BELOW = 1e-4  # ratio of noise variance to mean k(x, x), below which float32 is not enough
+PAIRS = 1 << 17  # maximum number of matrix entries of a thread
+BLOCK = 32  # number of neighbourhoods in one compiled JAX program
+WIDE_BELOW = 1e-4  # use float64 if the ratio of noise variance to mean k(x, x) is lower
 HALF_LOG_2PI = 0.9189385332046727
 
 Rows3 = Float[np.ndarray, "B m D"]
 Rows2 = Float[np.ndarray, "B m"]
-Part = tuple[dense.Term, np.ndarray, np.ndarray, np.ndarray]  # a term, z [B, m, A], K and f'(s) [B, m, m]
+# A kernel's term with its scaled inputs z [B, m, A], values K and derivatives f'(s) [B, m, m].
+Part = tuple[dense.Term, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Conditional(NamedTuple):
-    """The conditional of one row given its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
+    """The normal density of a row given its neighbourhood: error z√V and variance V."""
 
-    loss: Float[Any, "*B"]
+    loss: Float[Any, "*B"]  # minus the log density, ½ log 2πV + ½z²
     z: Float[Any, "*B"]
-    variance: Float[Any, "*B"]  # V, noise included
+    variance: Float[Any, "*B"]  # the variance V includes the noise
 
 
 class Curvature(NamedTuple):
-    """L = mean wl, ∇L and H = mean w(½J^V J^Vᵀ + J^e J^eᵀ) over scored rows.
+    """The mean loss over scored rows, its gradient, and its Fisher information.
 
-    Derivatives are with respect to unconstrained parameters; w is ρ divided by its mean. For a joint density w is 1, L, ∇L and H are per datum, and H has
-    a term ½(ρ − 1) J^s J^sᵀ, J^s = ∇ log(σ² s), for repeats.
+    Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights,
+    or per datum for a joint density.
     """
 
     loss: np.float64
@@ -63,7 +64,7 @@ def unknown(P: int) -> Curvature:
 def systems(
     gp: Any, rows: Data, dtype: Any, parts: list["Part"] | None = None
 ) -> tuple[Float[np.ndarray, "B m m"], Rows2]:
-    """Return A = k(X, X) + Σ and y of neighbourhoods; rows of weight 0 have no influence."""
+    """Return A = k(X, X) + Σ and y for each neighbourhood. Rows of weight 0 have no influence."""
     X, y, count = rows.X, rows.y, rows.weight
     there = count > 0
     A = covariances(gp, X, np.where(there, count, 1.0), dtype, parts)
@@ -77,7 +78,7 @@ def systems(
 def covariances(
     gp: Any, X: Rows3, count: Rows2, dtype: Any, parts: list["Part"] | None = None
 ) -> Float[np.ndarray, "B m m"]:
-    """Return k(X, X) + diag(σ²s/ρ) for each set of rows, in `dtype`."""
+    """Return k(X, X) + diag(σ²s/ρ) for each neighbourhood, in `dtype`."""
     terms = dense.terms_of(gp.kernel) if isinstance(gp.noise, ConstantNoise) else None
     if terms is None:
         return np.concatenate(_padded(_covariances, (gp,), X.astype(dtype), count.astype(dtype)))
@@ -98,14 +99,14 @@ def covariances(
 def left_out(
     A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, "B R"], least: Float[np.ndarray, "B R"]
 ) -> tuple[Conditional, Rows2, Float[np.ndarray, "B m R"], Float[np.ndarray, "B R"]]:
-    """Return the `Conditional` of each of the last R rows given all others, u, h, and their u.
+    """Return the `Conditional` of each of the last R rows given all others, and by-products.
 
-    With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
+    With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12), error and variance are
 
         e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
-        ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
+        ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i.
 
-    so one factorisation serves all rows and needs no derivative. h_i is 1 at row i.
+    The by-products are u of all rows, h, and u of the last R rows.
     """
     B, m, R = *y.shape, more.shape[1]
     scored = np.arange(R)
@@ -124,9 +125,9 @@ def left_out(
 def conditional_moments(
     gp: Any, near: Data, x: Float[np.ndarray, "B D"]
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
-    """Return mean, variance and prior variance of f at each x given its rows `near` [B, m].
+    """Return mean, variance and prior variance of f at each x given its neighbours `near`.
 
-    x is the last row of its neighbourhood, with target 0. The variance is at least its float64 rounding error 4 eps k(x, x) ‖h‖² (`left_out`).
+    The variance is at least its rounding error.
     """
     last = (0, 0), (0, 1)
     X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
@@ -141,7 +142,7 @@ def conditional_moments(
 
 
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
-    """Return A⁻¹ `right`, with the first of `JITTERS` for which the scored Q_ii are positive."""
+    """Return A⁻¹ `right`, with the smallest jitter for which the scored Q_ii are positive."""
     m, eye = A.shape[1], np.eye(A.shape[1], dtype=A.dtype)
     scored, todo, solved = np.arange(R), np.arange(len(A)), np.full_like(right, np.nan)
     for share in JITTERS[A.itemsize]:
@@ -149,7 +150,7 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
         damped = A if share == 0 else A[todo] + scale[:, None, None] * eye
         try:
             found = stacked_solve(damped, right[todo])
-        except np.linalg.LinAlgError:  # one of them is singular
+        except np.linalg.LinAlgError:  # one of the matrices is singular
             continue
         Q = found[:, m - R + scored, 1 + scored]
         works = ((Q > 0) & np.isfinite(Q)).all(axis=1)
@@ -178,7 +179,7 @@ def curvature(
     gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool,
     joint: bool = False, n_scored: int = 1,
 ) -> Curvature:  # fmt: skip
-    """Return the `Curvature` at `gp` over the last `n_scored` rows of these neighbourhoods."""
+    """Return the `Curvature` at `gp` over the last `n_scored` rows of each neighbourhood."""
     parts = in_threads(lambda part: _sums(gp, source, part, wide, joint, n_scored), parts_of(near))
     means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
     loss, gradient, hessian = means
@@ -189,7 +190,7 @@ def curvature(
 def _sums(
     gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "B m"], wide: bool, joint: bool, R: int
 ) -> tuple:
-    """Return sums over neighbourhoods of the parts of `Curvature`."""
+    """Return the sums over neighbourhoods of loss, gradient and Fisher information."""
     rows = neighbourhoods(source, near)
     parts: list[Part] = []
     A, y = systems(gp, rows, np.float64 if wide else np.float32, parts)
@@ -204,12 +205,12 @@ def _sums(
     gradients = (0.5 * (1 - np.square(z)))[..., None] * J_V + z[..., None] * J_e
     H = 0.5 * products(J_V, weight) + products(J_e, weight)
     if joint:
-        # ½[(ρ − 1) log(2πσ² s) + log ρ], for ρ equal rows beside the conditional of one row of variance σ² s/ρ
+        # Add the difference between the loss of ρ equal rows and of their mean.
         least = np.maximum(rho, SMALLEST_COUNT)
         log_noise = np.log(_noise(gp, rows.X[:, -R:], np.ones_like(rho)))
         loss = loss + (least - 1) * (0.5 * log_noise + HALF_LOG_2PI) + 0.5 * np.log(least)
         gradients = gradients + 0.5 * (rho - 1)[..., None] * by_noise
-        # A row with ρ < 1 has less curvature than its conditional; H keeps the latter, to stay positive.
+        # For ρ < 1 the additional term would be negative. H omits it, so that H stays positive.
         H = H + 0.5 * products(by_noise, weight * np.maximum(rho - 1, 0))
     return np.sum(weight * loss), np.sum(gradients * weight[..., None], axis=(0, 1)), H
 
@@ -217,7 +218,7 @@ def _sums(
 def _slopes(
     gp: Any, rows: Data, terms: list[Part], h: np.ndarray, p: np.ndarray, joint: bool
 ) -> tuple[np.ndarray, ...]:
-    """Return h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i and ∂log(σ² s_i) [B, R, P] of the scored rows."""
+    """Return h_iᵀ∂A h_i, p_iᵀ∂A h_i, ∂more_i and ∂log(σ² s_i) for the scored rows, [B, R, P]."""
     X, count = rows.X, np.where(rows.weight > 0, rows.weight, 1.0)
     R = h.shape[2]
     if not terms:
@@ -243,9 +244,9 @@ def _slopes(
 
 
 def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
-    """Return hᵀ∂K h and pᵀ∂K h [B, R, ·] by the trainable parameters of this term, as lists.
+    """Return hᵀ∂K h and pᵀ∂K h [B, R, ·] for the trainable parameters of a kernel's term.
 
-    With G = f'(s), z the scaled rows and × entry by entry:
+    With G = f'(s), the scaled inputs z and entrywise products ×, the computation uses
     Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
     """
     (B, m, R), (term, Z, F, G) = h.shape, part
@@ -263,7 +264,7 @@ def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.nd
 
 
 def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return σ²s − σ²s/ρ and σ²s [B, R] of the scored rows; 0 for a joint density."""
+    """Return σ²s − σ²s/ρ and σ²s for the scored rows, [B, R]; 0 for a joint density."""
     X, count = rows.X[:, -R:], rows.weight[:, -R:]
     if joint:
         return np.zeros_like(count), np.zeros_like(count)
@@ -272,19 +273,19 @@ def _observed(gp: Any, rows: Data, R: int, joint: bool) -> tuple[np.ndarray, np.
 
 
 def _noise(gp: Any, X: Rows3, count: Rows2) -> Rows2:
-    """Return the noise variance σ² s/ρ of each row."""
+    """Return the noise variance σ² s/ρ for each row."""
     return noise_of_rows(gp.noise, X.reshape(-1, X.shape[-1]), count.ravel()).reshape(count.shape)
 
 
 def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
-    """Return the divisor of the mean over scored rows: their mean ρ, or n/N for a joint density."""
+    """Return the mean weight ρ of the scored rows, or of all rows for a joint density."""
     if joint:
         return source.count / source.size
     return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
 def is_small(gp: Any, rows: Data) -> bool:
-    """Return True if neighbourhoods need float64, for float64 parameters or small noise."""
+    """Return True if parameters are float64, or if the noise is too small for float32."""
     if gp.noise_variance.dtype == np.float64:
         return True
     rows = rows.wide()
@@ -293,7 +294,7 @@ def is_small(gp: Any, rows: Data) -> bool:
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
-    """Return the rows of each neighbourhood in float64; −1 becomes a row of weight 0."""
+    """Return the rows of each neighbourhood. An index of −1 becomes a row of weight 0."""
     flat = source.on_host(np.maximum(near, 0).ravel())
     rows = jax.tree.map(lambda part: part.reshape(*near.shape, *part.shape[1:]), flat)
     return dataclasses.replace(rows, weight=np.where(near == NONE, 0.0, rows.weight))
@@ -306,7 +307,7 @@ def parts_of(near: Int[np.ndarray, "C m"]) -> list[Int[np.ndarray, "B m"]]:
 
 
 def _padded(program: Any, args: tuple, *rows: np.ndarray) -> list[Any]:
-    """Return the program's results for blocks of neighbourhoods, the last block padded."""
+    """Return the results of `program` for blocks of neighbourhoods. The last block is padded."""
 
     def of_block(start: int) -> Any:
         parts = [part[start : start + BLOCK] for part in rows]

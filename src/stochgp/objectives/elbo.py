@@ -1,11 +1,10 @@
-"""The evidence lower bound, Σ ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y).
+"""The evidence lower bound (ELBO), Σ_i ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y).
 
-`bound_and_gradient` takes the best Gaussian q(f) that has a site exp(−½ β f² + r f) for each row, on the host in float64: q(f_l) ∝ N(f_l | 0, K) Π_i exp(−½ β_il f_il² + r_il f_il), which
-includes the best of all Gaussians (Opper and Archambeau 2009). With W = diag β and B = I + W^½ K W^½, for each latent function
+For each row and latent function, q(f) may have a site: a Gaussian factor exp(−½ β f² + r f) that approximates
+the likelihood of the row. The best Gaussian q(f) has this form (Opper and Archambeau 2009). With W = diag β
+and B = I + W^½ K W^½, q(f) has the covariance S = K − K W^½ B⁻¹ W^½ K, the mean m = S r, and
 
-    S = K − K W^½ B⁻¹ W^½ K,    m = S r,    α = K⁻¹m = r − W m,    KL(q ‖ p) = ½ (mᵀα − Σ_i β_i S_ii + log|B|).
-
-At the best sites the ELBO has the derivative ½ (ααᵀ − W^½ B⁻¹ W^½) with respect to K.
+    α = K⁻¹m = r − W m,    KL(q ‖ p) = ½ (mᵀα − Σ_i β_i S_ii + log|B|).
 """
 
 from collections.abc import Callable
@@ -30,9 +29,9 @@ from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast, partition
 from stochgp.variational import InducingProcess
 
-CHUNK_ROWS = 2048  # in one chunk of a pass over all rows
-MIN_PRECISION = 1e-8  # of a site, times the kernel's variance: S_ii = (1 − B⁻¹_ii)/β_i
-MIN_GAIN = 1e-7  # nats per datum: a smaller step of the sites is the last
+CHUNK_ROWS = 2048  # number of rows in a chunk of a pass over all rows
+MIN_PRECISION = 1e-8  # minimum precision of a site, times the kernel's variance
+MIN_GAIN = 1e-7  # nats per datum: the search for the best sites ends after a step that gains less
 MAX_STEPS, MAX_HALVINGS = 100, 6
 
 Latent = Float[Array, "N L"]
@@ -41,25 +40,26 @@ Expected = Callable[[Host, Host], tuple[float, Host, Host, Any]]
 
 
 class Sites(NamedTuple):
-    """Gaussian factors exp(−½ β f² + r f) per row and latent function, for natural gradients."""
+    """Gaussian factors exp(−½ β f² + r f) that approximate the likelihood of each row."""
 
     precision: Float[Any, "N L"]  # β, at least 0
-    linear: Float[Any, "N L"]  # r
+    linear: Float[Any, "N L"]  # the linear term r
 
 
 def expected_log_density(
     gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
-    """Return ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key, from random draws."""
+    """Return ρ_i E log p(y_i | f) for f ~ N(mean, diag variance); if `key` is set, from draws."""
     if key is not None:
         return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
 
 
 def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None) -> Sites:
-    """Return β = max(−2 ∂_v E, 0) and r = ∂_m E + β m with E = ρ E_q log p(y | f).
+    """Return the sites to which a natural-gradient step of size 1 leads (Khan and Lin 2017).
 
-    A natural-gradient step of size 1 from q leads to the prior times these factors (Khan and Lin 2017). For a Gaussian likelihood they do not depend on q.
+    They are β = max(−2 ∂E/∂v, 0) and r = ∂E/∂m + β m, where E = ρ E_q log p(y | f), and m and v are the mean
+    and variance of f.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
@@ -68,14 +68,14 @@ def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKey
 
 
 def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
-    """Return (N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL, an unbiased estimate of the bound.
-
-    The B rows are drawn uniformly from N rows.
+    """Return an unbiased estimate of the ELBO: (N/B) Σ ρ_i E log p(y_i | f(x_i)) − KL(q ‖ p).
 
     Parameters
     ----------
-    gp, rows, n_rows : SparseGP, Data, number
-        The model at θ, with its q(f); the B rows; the number of rows N, regardless of their weights.
+    gp, rows : SparseGP, Data
+        The model, and B uniformly drawn rows with weights ρ_i.
+    n_rows : int
+        N, the number of all rows.
     """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -83,16 +83,16 @@ def elbo(gp: SparseGP, rows: Data, n_rows: Any) -> Float[Array, ""]:
 
 
 def bound_of_all(gp: SparseGP, source: Source) -> float:
-    """Return the bound of all rows per datum in float64, in one pass, chunk by chunk.
+    """Return the ELBO per datum on all rows, in float64.
 
-    Raises TimeIsUpError before a chunk that would end after the deadline.
+    Raises TimeIsUpError if the deadline is near.
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = process_of(wide)
         chunks, count = in_time(source.blocks(CHUNK_ROWS)), on_device(source.count)
         if source.mesh is None and isinstance(process, InducingProcess):
-            # The program does not depend on kernel and inducing points.
+            # Only the likelihood needs compilation.
             likelihood, total = wide.likelihood, -process.divergence_on_host()
             for rows in (rows.wide() for rows in chunks):
                 total += float(_expected(likelihood, rows, *process.moments_on_host(rows.X)))
@@ -107,16 +107,16 @@ def _expected(likelihood: Any, rows: Data, mean: Any, variance: Any) -> Float[Ar
 
 
 def _bound(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, ""]:
-    """Return the sum over rows, less the rows' share of KL(q ‖ p)."""
+    """Return the sum over some rows, minus their share of KL(q ‖ p)."""
     rows = cast(rows, jnp.float64)
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
     return total - jnp.sum(rows.weight) / count * process.divergence()
 
 
 def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:
-    """Draw n of the m = `used` functions: J_i = ⌊(i + u)m/n⌋, u ~ U(0, 1).
+    """Draw n of the m = `used` basis functions: J_i = ⌊(i + u)m/n⌋ with u ~ U(0, 1).
 
-    Each function is drawn n/m times on average; with n = m each is drawn once.
+    Each function is drawn n/m times on average, and exactly once if n = m.
     """
     u = jax.random.uniform(key, dtype=jnp.float32)
     ratio = used.astype(jnp.float32) / n
@@ -125,10 +125,10 @@ def columns_to_draw(used: Int[Array, ""], n: int, *, key: PRNGKeyArray) -> Int[A
 
 
 def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, ""]:
-    """Estimate ½ aᵀK_α a by ½ (m/n) aᵀK_{α,J} a_J, from n = |J| of the m columns, in O(M n D).
+    """Return ½ (m/n) aᵀK_{α,J} a_J, an estimate of ½ aᵀK_α a from n = |J| of its m columns.
 
-    The gradient is (m/n) K_{α,J} a_J with respect to a (the paper omits the factor m/n), (m/n) a_i Σ_{j∈J} a_j ∂k(α_i, α_j) with respect to α_i, and half of
-    (m/n) aᵀ(∂K_{α,J}) a_J for the kernel's parameters. All are unbiased if `columns_to_draw` draws J.
+    The value and its gradients are unbiased if `columns_to_draw` draws J. The gradient with respect to a is
+    (m/n) K_{α,J} a_J. The paper (Cheng and Boots 2017) omits the factor m/n.
     """
     q: Any = gp.approximation
     a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
@@ -141,10 +141,10 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
 def bound_parts(
     gp: SparseGP, rows: Data, n_rows: Any, J: Int[Array, " n"] | None
 ) -> tuple[Array, Array, Array]:
-    """Estimate Σ_n E_q log p(y_n | f(x_n)), ½ aᵀK_α a and the other part of KL(q ‖ p).
+    """Return estimates of Σ_i E_q log p(y_i | f(x_i)), ½ aᵀK_α a, and the rest of KL(q ‖ p).
 
-    The estimates use B of `n_rows` rows and the columns J (None = all). The gradient of the first minus the other two is unbiased if the batch is
-    uniform and J comes from `columns_to_draw`.
+    The estimates use the batch `rows` and the columns J of K_α; None = all columns. They are unbiased if the
+    batch is drawn uniformly and `columns_to_draw` draws J.
     """
     process: Any = gp.process()
     fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -153,15 +153,15 @@ def bound_parts(
 
 
 def _halved(leaf: Any) -> Any:
-    """Return the same numbers with half of the derivative."""
+    """Return the same values with half of their derivatives."""
     return 0.5 * leaf + 0.5 * jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf
 
 
 def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> tuple[float, Any, Sites]:
-    """Return the ELBO in nats over all rows at the best sites, its gradient as a model, and the sites.
+    """Return the ELBO on all rows for the best Gaussian q(f), its gradient, and the sites.
 
-    Natural-gradient steps from `sites` (None = the prior) find them. A step leads to β = −2 ∂E/∂v and r = ∂E/∂m + β m with E = Σ ρ E_q log p(y | f) (Khan and Lin 2017). It is halved while the ELBO falls.
-    This takes O(L N³) for L latent functions, and memory for 6 N² numbers. The ELBO is NaN if k(X, X) is not finite.
+    The gradient has the structure of the model. Natural-gradient steps from `sites` (None = the prior) find
+    the best sites. This takes O(L N³) time for L latent functions. The ELBO is NaN if k(X, X) is not finite.
     """
     K = dense.block(gp.kernel, rows.X, rows.X)
     expected = _expectations(gp.likelihood, rows)
@@ -193,7 +193,7 @@ def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> 
 def gaussian_of(
     W: Float[np.ndarray, "M N"], sites: Sites
 ) -> tuple[Float[np.ndarray, "L M"], Float[np.ndarray, "L M M"]]:
-    """Return m and R of q(v) = N(m, RRᵀ) with these sites: S⁻¹ = I + Σ β w wᵀ, S⁻¹m = Σ r w."""
+    """Return m and R of q(v) = N(m, RRᵀ): (RRᵀ)⁻¹ = I + Σ β_i w_i w_iᵀ, m = RRᵀ Σ r_i w_i."""
     means, roots = [], []
     for beta, r in zip(sites.precision.T, sites.linear.T, strict=True):
         R = inverse_root(np.eye(len(W)) + (W * beta) @ W.T)
@@ -203,11 +203,11 @@ def gaussian_of(
 
 
 class _Optimum:
-    """q(f) with these sites, its ELBO, and the sites of the next step."""
+    """The Gaussian q(f) for given sites, its ELBO, and the sites of the next step."""
 
     def __init__(self, K: np.ndarray, sites: Sites, expected: Expected):
         self.sites, parts = sites, []
-        self.inverses = []  # L⁻¹ of B = LLᵀ
+        self.inverses = []  # L⁻¹ for each latent function, where B = LLᵀ
         (trtri,) = scipy.linalg.get_lapack_funcs(("trtri",), (K,))
         for beta, r in zip(sites.precision.T, sites.linear.T, strict=True):
             root = np.sqrt(beta)
@@ -243,7 +243,7 @@ def _at_least(sites: Sites, least: float) -> Sites:
 
 
 def _expectations(likelihood: Any, rows: Data) -> Expected:
-    """Return the function of mean and variance [N, L] that returns E and its derivatives by m, v and the likelihood's parameters."""
+    """Return a function that computes the expected log density and its derivatives."""
     n, size = len(rows), padded_size(len(rows))
     theta, rest = partition(likelihood)
     X, y = filled_up(rows.X, size), filled_up(rows.y, size)
@@ -261,7 +261,7 @@ def _expectations(likelihood: Any, rows: Data) -> Expected:
 @quick_jit
 def _drawn(theta: Any, mean: Array, variance: Array, rest: Any, X: Array, y: Array, weight: Array) -> Any:
     def total(theta: Any, mean: Array, variance: Array) -> Array:
-        key = jax.random.key(0)  # the same draws in every evaluation
+        key = jax.random.key(0)  # every evaluation uses the same draws
         density = eqx.combine(theta, rest).drawn_log_density(y, mean, variance, X, key=key)
         return jnp.sum(weight * density)
 

@@ -1,9 +1,10 @@
-"""The exact NLML of a feature GP, its gradient, held-out densities and variance refits.
+"""The exact NLML of a feature GP, its gradient, held-out densities and optimal variances.
 
-With F = v ΦᵀΦ + σ²I (v the variance, Φ the features, c = Φᵀy, n = Σρ):
+Let v be the variance, Φ the features, M their number, F = v ΦᵀΦ + σ²I, and c = Φᵀy. For n rows,
+
     n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
 
-which holds for M > n too (SCGD paper, Theorem 1, with its square restored). If row i has the noise variance σ²s_i/ρ_i, sums over rows have
+(SCGD paper, Theorem 1). If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, the sums over rows have
 weights ρ_i/s_i, n is Σρ_i, and Σρ_i log s_i is added.
 """
 
@@ -27,18 +28,18 @@ from stochgp.parameters import partition
 from stochgp.results import ExactNLML
 
 Range = tuple[float, float]
-# (variance, noise variance) ↦ (value, its two derivatives)
+# A function of variance and noise variance that returns a value and its two derivatives.
 Loss = Callable[[float, float], tuple[float, tuple[float, float]]]
 
-# Ranges of refits, times the mean square of the targets.
+# Ranges of the optimal variances, as multiples of the mean squared target.
 VARIANCE_RANGE = (1e-10, 1e12)
 NOISE_RANGE = (1e-12, 1e12)
 STANDARD_ERRORS = 2.0
-ROWS = 4096  # held-out rows at a time
+ROWS = 4096  # number of held-out rows in a block
 
 
 def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the NLML per datum (yᵀK⁻¹y + log|K| + n log 2π)/(2n), K = vΦΦᵀ + σ²I, from F."""
+    """Return the NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I."""
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
     L = jnp.linalg.cholesky(F)
@@ -50,9 +51,9 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
 
 
 def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
-    """Return the differentiable NLML per datum on all `rows`, with memory for one chunk."""
+    """Return the NLML per datum on `rows`, differentiable, with memory for one chunk of rows."""
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
-    missing = -rows.X.shape[0] % size  # rows of weight 0
+    missing = -rows.X.shape[0] % size  # number of rows with weight 0 that fill the last chunk
     weight = extended(rows.weight, missing, "constant")
     filled = dataclasses.replace(extended(rows, missing), weight=weight)
     stacked = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), filled)
@@ -64,7 +65,7 @@ def nlml_of_rows(gp: FeatureGP, rows: Data) -> Float[Array, ""]:
 
 
 def nlml_and_gradient(gp: FeatureGP, rows: Data) -> ExactNLML:
-    """Return the exact NLML per datum of `rows` and its gradient, in float64."""
+    """Return the exact NLML per datum on `rows` and its gradient, in float64."""
     with jax.enable_x64(True):
         here = jax.tree.map(lambda part: on_device(part, np.float64), rows)
         value, gradient = _value_and_gradient(*partition(gp), here)
@@ -77,18 +78,18 @@ def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Data) -> tuple[
 
 
 class Spectrum(NamedTuple):
-    """The moments in the eigenbasis of the Gram matrix, ΦᵀΦ = Q diag(λ) Qᵀ, in float64."""
+    """The moments in the eigenbasis of the Gram matrix ΦᵀΦ = Q diag(λ) Qᵀ, in float64."""
 
     eigenvalues: np.ndarray  # λ [M], at least 0
     basis: np.ndarray  # Q [M, M], an eigenvector in each column
     cross: np.ndarray  # Qᵀc [M]
-    square: float  # Σ ω y², Σ ρ and Σ ρ log s, as in `Moments`
+    square: float  # the last three fields are those of `Moments`
     count: float
     log_multiplier: float = 0.0
 
 
 def spectrum(moments: Moments) -> Spectrum:
-    """Return the eigendecomposition of the moments, O(M³). Negative rounding errors become 0."""
+    """Return the eigendecomposition of the moments, with eigenvalues of at least 0."""
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
     cross = basis.T @ np.asarray(moments.cross, np.float64)
@@ -97,13 +98,13 @@ def spectrum(moments: Moments) -> Spectrum:
 
 
 def belief_of(s: Spectrum, variance: float, noise_variance: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return ŵ and R: f given the rows has mean φᵀŵ and variance |Rᵀφ|²."""
+    """Return ŵ and R: the posterior of f(x) has the mean φ(x)ᵀŵ and the variance ‖Rᵀφ(x)‖²."""
     d = variance * s.eigenvalues + noise_variance
     return s.basis @ (variance * s.cross / d), s.basis * np.sqrt(variance * noise_variance / d)
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:
-    """Return a range times the mean square of the targets, unless all targets are 0."""
+    """Return a range, multiplied by the mean squared target unless all targets are 0."""
     square = s.square / s.count if s.square > 0 else 1.0
     return widest[0] * square, widest[1] * square
 
@@ -111,7 +112,7 @@ def times_square(widest: Range, s: Spectrum) -> Range:
 def nlml_of_spectrum(
     s: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the NLML per datum and its derivatives with respect to the two variances, O(M)."""
+    """Return the NLML per datum and its derivatives with respect to the two variances."""
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
     shrunk = variance * s.cross**2 / d
@@ -133,7 +134,7 @@ def refit(
 ) -> tuple[float, float]:
     """Return the variance and noise variance that minimise the exact NLML for fixed features.
 
-    The NLML is never higher than at the start, after clipping it to the ranges. A range of one point fixes a variance.
+    The search begins at `variance` and `noise_variance`, clipped to the ranges.
     """
     loss: Loss = lambda v, s2: nlml_of_spectrum(s, v, s2)
     return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
@@ -142,7 +143,7 @@ def refit(
 def minimise_variances(
     loss: Loss, start: tuple[float, float], ranges: tuple[Range, Range]
 ) -> tuple[float, float]:
-    """Return the minimum of `loss` over logarithms in the ranges, never worse than the start."""
+    """Return the variance and noise variance that minimise `loss` in the ranges."""
 
     def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
         v, s2 = np.exp(log_values)
@@ -162,18 +163,18 @@ class HeldOut(NamedTuple):
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
     weight: np.ndarray  # ρ [V]
-    multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, for any ρ
-    group: np.ndarray | None = None  # clusters, taken as independent; None = every row is one
+    multiplier: np.ndarray  # s [V], where σ² s is the noise variance of one observation
+    group: np.ndarray | None = None  # numbers of independent groups; None = all rows are independent
 
     def blocks(self) -> "Iterator[HeldOut]":
-        """Yield `ROWS` rows at a time, without groups, so that memory stays near that of P."""
+        """Yield blocks of at most `ROWS` rows, without groups."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
             yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
 
 
 def densities_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> np.ndarray:
-    """Return −log N(y; m(x), var f(x) + σ²s) of each of V held-out rows and its derivatives, [3, V], O(VM)."""
+    """Return −log p(y) of each held-out row and its derivatives by the two variances, [3, V]."""
     d, parts = v * s.eigenvalues + s2, []
     for block in held_out.blocks():
         P, P2, multiplier = block.P, block.P**2, block.multiplier
@@ -187,7 +188,7 @@ def densities_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -
 
 
 def errors_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return y − m(x) and the standard deviation of an observation at each held-out row [V]."""
+    """Return the error y − mean(x) and its standard deviation for each held-out row, [V]."""
     d = v * s.eigenvalues + s2
     latent = np.concatenate([block.P**2 @ (v / d) for block in held_out.blocks()])
     return held_out.y - held_out.P @ (v * s.cross / d), np.sqrt(s2 * (latent + held_out.multiplier))
@@ -196,7 +197,7 @@ def errors_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> t
 def nlpd_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the mean density, weighted with ρ, and its derivatives by the two variances."""
+    """Return the weighted NLPD of the held-out rows and its derivatives by the two variances."""
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     value, by_v, by_s2 = (float(held_out.weight @ part / held_out.weight.sum()) for part in found)
     return value, (by_v, by_s2)
@@ -205,10 +206,10 @@ def nlpd_of_spectrum(
 def pessimistic_nlpd(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the mean density plus STANDARD_ERRORS standard errors, and its derivatives.
+    """Return the NLPD of the held-out rows plus two standard errors, and its derivatives.
 
-    The standard error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))² over groups g, w_i = ρ_i/Σρ. The densities of an overconfident model differ much from row
-    to row, and a few rows may all have high densities by chance.
+    Let l_i be −log p of row i, l̄ the NLPD, and w_i the share of row i in the sum of weights. The standard
+    error is √Σ_g (Σ_{i∈g} w_i (l_i − l̄))², a sum over groups g. It is large for an overconfident model.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     share = held_out.weight / held_out.weight.sum()
@@ -224,10 +225,10 @@ def pessimistic_nlpd(
 def joint_nlpd(
     s: Spectrum, both: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return −log p(y_V | y) / count of the held-out rows V and its derivatives, in O(M).
+    """Return minus the joint log density of the held-out rows per datum, and its derivatives.
 
-    `both` is the spectrum of all rows. The result is the log evidence of the training rows minus the log evidence of all rows, divided by the count. Rows that
-    are predicted well one by one but contradict each other have a low joint density.
+    `s` is the spectrum of the training rows, and `both` is the spectrum of training and held-out rows. The
+    density is the ratio of their evidences. Rows that contradict each other have a low joint density.
     """
     every, train = (part.count * _row(nlml_of_spectrum(part, variance, noise_variance)) for part in (both, s))
     value, by_v, by_s2 = (every - train) / (both.count - s.count)
@@ -239,7 +240,7 @@ def _row(found: tuple[float, tuple[float, float]]) -> np.ndarray:
 
 
 def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
-    """Return the loss for few rows: the mean of `pessimistic_nlpd` and `joint_nlpd`."""
+    """Return the mean of `pessimistic_nlpd` and `joint_nlpd`, a robust loss for few rows."""
 
     def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
         both_kinds = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)

@@ -1,12 +1,10 @@
-"""The exact NLML of a kernel GP and its gradient, using a Cholesky factor of A = K + Σ.
+"""The exact NLML of a kernel GP, its gradient, and outer products of the mean's gradients.
 
-    n · 2 · nlml = yᵀA⁻¹y + log|A| + N log 2π + Σᵢ [(ρᵢ − 1) log 2πρᵢΣᵢ + log ρᵢ],   n = Σρ,
+For frequency weights ρᵢ with the sum n and the noise variance ρᵢΣᵢ = σ²s(xᵢ) of one observation,
 
-for frequency weights ρᵢ, with ρᵢΣᵢ = σ²s(xᵢ) the noise variance of one observation. Beside the derivatives by the noise,
+    n · 2 · nlml = yᵀA⁻¹y + log|A| + N log 2π + Σᵢ [(ρᵢ − 1) log 2πρᵢΣᵢ + log ρᵢ],   A = K + Σ.
 
-    ∂nlml/∂A = (A⁻¹ − ααᵀ)/(2n), α = A⁻¹y.
-
-This file also has the average outer products of the gradients of the mean.
+The derivative with respect to A is (A⁻¹ − ααᵀ)/(2n) with α = A⁻¹y.
 """
 
 import dataclasses
@@ -31,10 +29,9 @@ from stochgp.results import ExactNLML
 
 
 def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
-    """Return the NLML per datum and its gradient in float64, with N² numbers and N³ products.
+    """Return the NLML per datum and its gradient in float64, in O(N³) time.
 
-    Line searches fail with the rounding errors of a float32 factor.
-    Raises ValueError if A has no factor even with a jitter of 1e-3 times its mean diagonal.
+    Raises ValueError if the Cholesky factorisation of A fails.
     """
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
@@ -44,7 +41,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Data) -> ExactNLML:
 
 
 def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: np.ndarray) -> Any:
-    """Return the gradient of the NLML per datum. It overwrites the factor."""
+    """Return the gradient of the NLML per datum. The function overwrites the factor."""
     G = _minus_outer(_inverse(factor.L), alpha)
     twice = 2 * float(at.weights.sum())
     by_noise = (np.diagonal(G) + (at.weights - 1) / noise) / twice
@@ -55,7 +52,7 @@ def gradient(gp: KernelGP, at: Data, noise: np.ndarray, factor: Factor, alpha: n
 
 
 def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]) -> Factor:
-    """Return the factor of k(X, X) + diag(noise), with the first sufficient jitter."""
+    """Return the Cholesky factor of k(X, X) + diag(noise), with jitter if necessary."""
 
     def covariance() -> Float[np.ndarray, "N N"]:
         A = dense.upper(kernel, X, "float64")
@@ -66,14 +63,14 @@ def factorised(kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[n
 
 
 def _on_host(gp: KernelGP, rows: Data) -> tuple[Data, Float[np.ndarray, " N"]]:
-    """Return the rows in float64 and their noise variances according to the model."""
+    """Return the rows in float64 and their noise variances."""
     rows = rows.wide()
     rows = dataclasses.replace(rows, weight=np.maximum(rows.weight, SMALLEST_COUNT))
     return rows, noise_of_rows(gp.noise, rows.X, rows.weight)
 
 
 def value_and_weights(factor: Factor, at: Data, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
-    """Return the NLML per datum and α."""
+    """Return the NLML per datum and α = A⁻¹y."""
     half = factor.half(at.y[:, None])[:, 0]
     repeated = np.sum((at.weights - 1) * np.log(2 * math.pi * at.weights * noise) + np.log(at.weights))
     total = half @ half + factor.log_determinant() + len(at.y) * math.log(2 * math.pi) + repeated
@@ -81,13 +78,13 @@ def value_and_weights(factor: Factor, at: Data, noise: np.ndarray) -> tuple[floa
 
 
 def _inverse(L: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
-    """Return A⁻¹ on and right of the diagonal, in the memory of L."""
+    """Return the upper triangle of A⁻¹, in the memory of L."""
     (potri,) = scipy.linalg.get_lapack_funcs(("potri",), (L,))
     return potri(L, lower=True, overwrite_c=True)[0].T
 
 
 def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N N"]:
-    """Return Q − ααᵀ on and right of the diagonal, in the memory of Q."""
+    """Return the upper triangle of Q − ααᵀ, in the memory of Q."""
     (syr,) = scipy.linalg.get_blas_funcs(("syr",), (Q,))
     return syr(-1.0, alpha, a=Q.T, lower=True, overwrite_a=True).T
 
@@ -95,11 +92,13 @@ def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) ->
 def outer_products(
     gp: KernelGP, source: MemorySource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
-    """Return M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods.
+    """Return the average outer product of gradients, M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i.
 
-    g_i = ∂m(z_i)/∂z is the gradient of the mean given the neighbourhood, m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y. Inputs z are divided by lengthscales, so M
-    does not depend on units. The eigenvalues of M are mean squared slopes along its eigenvectors, and these slopes are uncorrelated
-    (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError unless the kernel is one RBF or Matérn term.
+    g_i is the gradient of the posterior mean at row i, given the neighbourhood of row i. It is taken with
+    respect to inputs divided by their lengthscales. The sums are over the last `n_sloping` rows of each
+    neighbourhood. Sources: Radhakrishnan et al., Science 383, 2024; Beaglehole et al., arXiv 2508.10053.
+
+    Raises ValueError unless the kernel is one RBF or Matérn term.
     """
     term = _term_of(gp)
 
@@ -113,7 +112,7 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    # Not in threads: BLAS divides these matrices among them.
+    # There are no threads here, because BLAS uses several threads for these matrices.
     found, weights = zip(*map(sums, conditionals.parts_of(near)), strict=True)
     return np.sum(found, axis=0) / sum(weights)
 
@@ -121,7 +120,7 @@ def outer_products(
 def outer_products_of_few(
     gp: KernelGP, rows: Data, sloping: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "A A"]:
-    """Return M at some rows for the mean given all rows, with N² numbers and N³/3 products."""
+    """Return the average outer product of gradients at the rows `sloping`, given all rows."""
     rows = rows.wide()
     X, weight = rows.X, rows.weight
     term = _term_of(gp)

@@ -21,27 +21,27 @@ from stochgp.numerics.arrays import matmul, when_ready
 from stochgp.sharding import AXIS, SPREAD, WHOLE, mesh_around, on_all, on_one
 
 CHUNK_BYTES = 16_000_000
-FEW_ROWS = 1_024  # rows of a chunk, whose sums take less time than compiling them
+FEW_ROWS = 1_024  # up to this many rows, compiling takes longer than the sums
 T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of the features φ, with weights ρ and precisions ω = ρ/s.
+    """Sums over rows of products of the features φ and the targets y.
 
-    ω is in units of 1/σ². φ does not include the GP's own variance.
+    A row has the weight ρ, the noise variance σ² s/ρ, and ω = ρ/s. φ does not include the GP's variance.
     """
 
     gram: Float[Any, "M M"]  # Σ ω φφᵀ
     cross: Float[Any, " M"]  # Σ ω y φ
     square: Float[Any, ""]  # Σ ω y²
-    count: Float[Any, ""]  # Σ ρ, the number of data
+    count: Float[Any, ""]  # Σ ρ
     log_multiplier: Float[Any, ""] | float = 0.0  # Σ ρ log s
 
 
 def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
     """Return the moments of a few rows, with products in float64 if x64 is enabled.
 
-    Features have the rows' dtype. A float32 product would lose eigenvalues below 1e-7 of the largest, often including the noise. The variances of `gp` are not used.
+    Products in float32 would lose eigenvalues below 1e-7 times the largest eigenvalue.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi, s = gp.features(rows.X).astype(wide), gp.noise.multiplier(rows.X).astype(wide)
@@ -49,7 +49,7 @@ def moments_of_rows(gp: FeatureGP, rows: Data) -> Moments:
 
 
 def _moments(Phi: Any, y: Any, count: Any, s: Any, product: Callable[..., Any]) -> Moments:
-    """Return the moments in the arrays' own namespace, with its matrix product."""
+    """Return the moments as NumPy or JAX arrays, like the arguments."""
     precision = count / s
     weighted = Phi * precision[:, None]
     sums = (precision * y**2).sum(), count.sum(), (count * Phi.__array_namespace__().log(s)).sum()
@@ -57,27 +57,27 @@ def _moments(Phi: Any, y: Any, count: Any, s: Any, product: Callable[..., Any]) 
 
 
 def add_up(gp: FeatureGP, chunks: Iterable[Data]) -> Moments:
-    """Return the moments of at least one chunk, read in order with memory for one chunk."""
+    """Return the moments of all chunks, with memory for one chunk."""
     return sum_over_rows(moments_of_rows, gp, chunks)
 
 
 def moments_of_source(gp: FeatureGP, source: MemorySource) -> Moments:
-    """Return the moments of all rows, without compiling for few rows."""
+    """Return the moments of all rows. Few rows need no compilation."""
     if source.mesh is None and source.size <= FEW_ROWS:
         return moments_on_host(gp, source.on_host(np.arange(source.size), source.dtype))
     return add_up(gp, source.blocks(chunk_rows(gp.n_features)))
 
 
 def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
-    """Return `moments_of_rows` of few rows, computed on the host without compiling."""
+    """Return the moments of a few rows, computed with NumPy."""
     Phi, s, at = on_host(gp.features, rows.X), multipliers_of_rows(gp.noise, rows.X), rows.wide()
     return _moments(Phi, at.y, at.weights, s, np.matmul)
 
 
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
-    """Return Σ of_rows(gp, rows, *more), a tree of sums, with memory for one chunk.
+    """Return the sum over chunks of of_rows(gp, chunk, *more), with memory for one chunk.
 
-    Each device of the chunks' mesh sums its own rows. These sums are added at the end.
+    If the rows of a chunk are on several devices, each device sums its own rows.
     """
     chunks = iter(chunks)
     first = next(chunks)
@@ -100,11 +100,11 @@ _of_chunk, _of_few = eqx.filter_jit(_sums), quick_jit(_sums)
 
 @eqx.filter_jit
 def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, mesh: Mesh) -> T:
-    """Return the sums of each device's rows, [G, …], on that device."""
+    """Return the sums for each device, [G, …], on that device."""
     dynamic, static = eqx.partition(given, eqx.is_array)
 
     def own(dynamic: tuple[Any, ...], rows: Data) -> T:
-        dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # for derivatives of the device's own rows only
+        dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # derivatives depend on own rows only
         gp, *more = eqx.combine(dynamic, static)
         return jax.tree.map(lambda part: part[None], of_rows(gp, rows, *more))
 
@@ -113,13 +113,13 @@ def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, me
 
 @eqx.filter_jit
 def _over_shards(sums: T, mesh: Mesh) -> T:
-    """Return the sums over all shards, whole on each device."""
+    """Return the sums over all devices, on each device."""
     total = lambda parts: jax.lax.psum(jax.tree.map(lambda part: part[0], parts), AXIS)
     return jax.shard_map(total, mesh=mesh, in_specs=SPREAD, out_specs=WHOLE)(sums)
 
 
 def chunk_rows(n_features: int) -> int:
-    """Return the rows of a chunk, 256 to 8192; their features take at most CHUNK_BYTES."""
+    """Return the number of rows in a chunk, from 256 to 8192."""
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

@@ -1,4 +1,4 @@
-"""Posteriors: what is known of the function after the data."""
+"""Posteriors, the distributions of the latent function given the data."""
 
 from .base import AbstractFunctions, AbstractPosterior
 from .base import DrawnFunctions as DrawnFunctions

@@ -1,4 +1,4 @@
-"""The interface of posteriors, in the units of the model."""
+"""Base classes of posteriors and of functions drawn from them."""
 
 import abc
 from collections.abc import Callable
@@ -18,81 +18,82 @@ PerRow = Float[Array | np.ndarray, " N"]
 
 
 class AbstractFunctions(eqx.Module):
-    """S functions drawn from a posterior: a differentiable map X [N, D] ↦ [N, S], for any rows and any number of calls."""
+    """S functions drawn from a posterior, as a differentiable map from X [N, D] to [N, S]."""
 
     @property
     @abc.abstractmethod
     def n_samples(self) -> int:
-        """The number S of functions."""
+        """The number of functions, S."""
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        """Return f_s(x) for each row and each function."""
+        """Return the value of each function at each row."""
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """Return f_s at its own rows Z_s [R, D]. The default evaluates all S functions at these rows; a subclass may be faster."""
+        """Return the values of each function s at its own rows Z[s]."""
         own = lambda of: self(of[1])[:, of[0]]
         return jax.lax.map(own, (jnp.arange(len(Z)), Z))
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """Return f_s(x) for rows in host memory. A subclass may avoid compiling."""
+        """Return the value of each function at each row, for rows in host memory."""
         return np.asarray(_values(self, X))
 
 
 class AbstractPosterior(eqx.Module):
-    """The posterior of f, with its means, variances and covariances.
+    """The posterior of the latent function f, with its means, variances and covariances.
 
-    `observations.Observation` has those of observations. Call the methods inside `jax.enable_x64(True)`. They compile for a number of rows, or
-    compute on the host. `mean` and `mean_and_variance` take a block of `block_rows` rows: fill up the last block, so that nothing else is
-    compiled. `block_rows` is None if they accept any number of rows.
+    Call the methods inside `jax.enable_x64(True)`. `mean` and `mean_and_variance` need exactly `block_rows`
+    rows, so that they compile only once: fill up the last block. If `block_rows` is None, they accept any
+    number of rows.
     """
 
-    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    # This makes methods plain functions. Equinox would create a pytree at each access.
     __getattribute__ = object.__getattribute__
 
     block_rows: eqx.AbstractClassVar[int | None]
     leaves_groups_out: ClassVar[bool] = (
-        False  # True if `errors_of_left_out` leaves out the other rows of a group too
+        False  # True if `errors_of_left_out` leaves out whole groups
     )
 
     @property
     def dtype(self) -> str | None:
-        """The dtype of rows for predictions; None = that of the model."""
+        """The dtype of rows for predictions; None = the dtype of the model."""
         return None
 
     @abc.abstractmethod
     def mean(self, X: Rows) -> PerRow:
-        """Return E f(x) for each row."""
+        """Return the mean of f(x) for each row."""
 
     @abc.abstractmethod
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return E f(x) and var f(x) ≥ 0 for each row."""
+        """Return the mean and the variance of f(x) for each row."""
 
     def latent_moments(
         self, X: Rows
     ) -> tuple[Float[Array | np.ndarray, "N L"], Float[Array | np.ndarray, "N L"]]:
-        """Return mean and variance of every latent function, for one block of rows."""
+        """Return mean and variance of every latent function for one block of rows."""
         mean, variance = self.mean_and_variance(X)
         return mean[:, None], variance[:, None]
 
     @abc.abstractmethod
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return cov(f(x), f(z)) for all pairs of rows, positive semi-definite up to rounding. ValueError if it is unknown."""
+        """Return the covariance matrix of f at the rows. Raises ValueError if it is unknown."""
 
     @abc.abstractmethod
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
-        """Return functions drawn from the posterior. ValueError if it predicts only single rows."""
+        """Return functions drawn from the posterior. Raises ValueError for local posteriors."""
 
     @abc.abstractmethod
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the least memory for predictions, `covariance` or drawn functions, with their results; 0 if they are refused."""
+        """Return the peak bytes of predictions, of `covariance`, or of `n_samples` functions."""
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """Return leave-one-out errors z = (y − mean)/√V of some training rows of `data`.
+        """Return standardised leave-one-out errors (y − mean)/√V of some training rows of `data`.
 
-        All other rows predict each of `rows` as one observation with the noise variance `noise`. None if the errors are unknown or expensive.
+        V is the variance of one observation with the noise variance `noise`, given all other rows. The result
+        is None if the errors are unknown or expensive.
         """
         return None
 
@@ -103,7 +104,7 @@ def _values(functions: AbstractFunctions, X: Any) -> Array:
 
 
 class DrawnFunctions(AbstractFunctions):
-    """S = `count` functions with values [N, S] from a callable of X [N, D]: a JAX function or an `eqx.Partial`."""
+    """Functions whose values [N, S] come from a callable of X [N, D]; S = `count`."""
 
     values: Callable
     count: int = eqx.field(static=True)
@@ -117,7 +118,7 @@ class DrawnFunctions(AbstractFunctions):
 
 
 def dispersed(base: AbstractPosterior, scale: Callable, functions: AbstractFunctions) -> DrawnFunctions:
-    """Return m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior `base` with mean m; `scale` returns c s(x)."""
+    """Return functions of the posterior `base` whose variance is multiplied by `scale(X)`."""
     return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
 
 

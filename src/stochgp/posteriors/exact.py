@@ -1,4 +1,4 @@
-"""Posteriors of a kernel GP: by a Cholesky factor, exact up to rounding; mixtures of these; as far as any solver came."""
+"""Posteriors of a kernel GP from a Cholesky factor or an iterative solver, and mixtures."""
 
 import dataclasses
 import functools
@@ -32,23 +32,25 @@ from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
 from stochgp.solvers.base import covariance_bytes
 from stochgp.solvers.cholesky import refined
 
-COLUMNS = 500  # of L⁻¹ at a time
-BY_FACTOR = 256  # rows of τ, of N² operations each
+COLUMNS = 500  # number of columns of L⁻¹ that are computed at a time
+BY_FACTOR = 256  # number of left-out rows that calibrate τ
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
-    """The exact posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from the factor of A = K + Σ = LLᵀ.
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
 
-    L is computed at its first use, and files do not contain it. Variances are those of cov for up to 2,000 training rows.
+    Variances are exact for up to 2,000 training rows. L is computed at its first use and is not saved.
 
     Parameters
     ----------
-    system, weights, explained, y : KernelSystem, array [N, 1], float, array [N]
-        A, with the training rows and the kernel; A⁻¹y, in float64 on the host; yᵀA⁻¹y; the targets.
+    system : KernelSystem
+        The matrix A, with the training rows and the kernel.
+    weights, explained, y : array [N, 1], float, array [N]
+        A⁻¹y, yᵀA⁻¹y, and the targets y.
     information : float
-        τ of variances with more than 2,000 rows.
+        τ, the calibration of variances for more than 2,000 rows (see `AbstractKernelPosterior`).
     """
 
     solver: ClassVar[Cholesky] = Cholesky()
@@ -60,19 +62,19 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
     @functools.cached_property
     def factor(self) -> Factor:
-        """The factor L, in host memory."""
+        """The Cholesky factor L, in host memory."""
         return factorised(self.system.upper)
 
     @property
     def is_exact(self) -> bool:
-        """True if variances come from the factor."""
+        """True if variances are exact, which requires few training rows."""
         return len(self.weights) <= EXACT_ROWS
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return mean and variance; few training rows give the error variance of a predictor bᵀy.
+        """Return mean and variance for each row.
 
-        With b = A⁻¹k(X, x), it is at most k(x, x): bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)). The maximum is hᵀK⁺h of `numerics.linalg` or
-        its rounding error, in the precision of the factor. b includes the factor's rounding errors and jitter.
+        With few training rows, the variance is bᵀΣb + k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, where
+        b = A⁻¹k(X, x). The part without bᵀΣb is at least its rounding error.
         """
         X = np.asarray(X)
         if not self.is_exact:
@@ -89,7 +91,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return np.minimum(of_noise + np.maximum(rest, rounding), prior)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
+        """Return the covariance matrix of f, without eigenvalues below its rounding error."""
         X = np.asarray(X, np.float64)
         rest, half = dense.block(self.system.kernel, X, X), self.factor.half(self.across(X).T)
         prior, wide = rest.diagonal().copy(), half.astype(np.float64)
@@ -103,7 +105,6 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return safe_covariance(of_noise, rest, rounding)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the memory, including a factor or search that predictions must compute first."""
         N, itemsize, n = len(self.system.X), self.system.X.dtype.itemsize, n_rows
         need, uses_factor = self.shared_bytes(n, covariance, n_samples), n and (covariance or self.is_exact)
         if uses_factor and "factor" not in vars(self):
@@ -113,9 +114,9 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return need + (64 * n + 8 * 6 * min(n, BLOCK) * N if n and self.is_exact else 0)
 
     def nlml(self) -> float:
-        """Return (yᵀA⁻¹y + log|A| + N log 2π) / 2N with N = Σρ for frequency weights ρ.
+        """Return the NLML per datum, (yᵀA⁻¹y + log|A| + N log 2π) / 2N.
 
-        The likelihood of ρ equal rows with noise σ² is that of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
+        With frequency weights ρ, N is Σρ, and the formula has additional terms for repeated rows.
         """
         rho = self.system.weight
         n = float(rho.sum())
@@ -128,7 +129,6 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"] | None:
-        """Return the errors for few training rows only; each row takes N² operations."""
         if not self.is_exact:
             return None
         e, V = self.left_out(rows)
@@ -147,14 +147,14 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return made
 
     def left_out_by_factor(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """Return 1/Q_ii of these rows, with N² operations for each."""
+        """Return 1/(A⁻¹)_ii for these rows, in O(N²) time for each row."""
         parts = (self.columns(rows[i : i + COLUMNS]) for i in range(0, len(rows), COLUMNS))
         return 1 / np.concatenate([np.sum(np.square(L, dtype=np.float64), axis=0) for L in parts])
 
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return means and variances of f at the training rows, for each fold F given the others: y_F − (Q_FF)⁻¹α_F and the diagonal of (Q_FF)⁻¹ minus noise."""
+        """Return the mean and variance of f at each training row, given the rows of other folds."""
         alpha, mean = np.asarray(self.weights, np.float64)[:, 0], np.array(data.y, np.float64)
         variance = np.empty(len(mean))
         for k in range(int(fold.max()) + 1):
@@ -166,13 +166,13 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return mean, np.maximum(variance - self.system.row_noise, 0.0)
 
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
-        """Return these columns of L⁻¹."""
+        """Return the columns `rows` of L⁻¹."""
         units = np.zeros((len(self.system.X), len(rows)), self.factor.L.dtype, order="F")
         units[rows, np.arange(len(rows))] = 1
         return self.factor.half(units)
 
     def _squares(self, b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "2 P"]:
-        """Return ‖b‖² and bᵀΣb of each column."""
+        """Return ‖b‖² and bᵀΣb for each column of b."""
         squares = np.square(b, dtype=np.float64)
         return np.stack([squares.sum(axis=0), self.system.row_noise @ squares])
 
@@ -193,11 +193,11 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     Parameters
     ----------
     system, weights, explained : KernelSystem, array [N, 1], float
-        A = K + Σ; α; yᵀα.
+        The system A = K + Σ, the solution α, and yᵀα.
     solver, tolerance : AbstractSolver, float
-        The solver for later right-hand sides; its relative residual.
+        The solver for drawn functions and covariances, and its tolerance.
     y, left, information : array [N], array [N], float
-        The targets and y − Aα, in float64 on the host; τ of variances.
+        The targets, the residual y − Aα, and τ, the calibration of variances.
     """
 
     system: KernelSystem
@@ -220,9 +220,8 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z).
 
-            CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)],
-
-        the bracket without eigenvalues below its rounding error (`numerics.linalg`). It is at least the exact covariance, with equality for exact C.
+        It is CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)]. Eigenvalues of the bracket below its rounding
+        error are removed. The result is at least the exact covariance.
         """
         Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
         across = dense.block(kernel, np.asarray(self.system.X), Z)
@@ -251,8 +250,10 @@ class MixturePosterior(AbstractPosterior):
 
     Parameters
     ----------
-    base, parts, shares : ExactKernelPosterior, tuple of ExactKernelPosterior, array [S]
-        The posterior at the learned hyperparameters, not used for predictions; p(f | y, θ_s) for the same rows; w_s with sum 1.
+    base : ExactKernelPosterior
+        The posterior at the learned hyperparameters. Predictions do not use it.
+    parts, shares : tuple of ExactKernelPosterior, array [S]
+        The posteriors p(f | y, θ_s) and their weights w_s, whose sum is 1.
     """
 
     base: ExactKernelPosterior
@@ -267,7 +268,7 @@ class MixturePosterior(AbstractPosterior):
 
     @property
     def noise(self) -> AbstractNoise:
-        """The noise of level Σ_s w_s σ_s², which gives observations the variance of the mixture."""
+        """The noise model, with the weighted mean of the noise levels."""
         levels = [float(part.noise.level) for part in self.parts]
         return with_level(self.base.noise, float(self.shares @ levels))
 
@@ -276,7 +277,7 @@ class MixturePosterior(AbstractPosterior):
         return self.base.dtype
 
     def at(self, base: ExactKernelPosterior) -> "MixturePosterior":
-        """Return the mixture for the rows of `base`, with the same θ_s and w_s."""
+        """Return the mixture for the rows of `base`, with the same hyperparameters and weights."""
         thetas = ((part.system.kernel, float(part.noise.level)) for part in self.parts)
         return MixturePosterior(base, tuple(exact_at(base, *theta) for theta in thetas), self.shares)
 
@@ -297,14 +298,13 @@ class MixturePosterior(AbstractPosterior):
         return total
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionsOfParts":
-        """Return functions, each for a θ_s that is drawn with probability w_s."""
+        """Return drawn functions, each from a part that is drawn with probability w_s."""
         drawn = np.random.default_rng(words_of(key)).choice(len(self.shares), n_samples, p=self.shares)
         keys = split_key(key, n_samples)
         functions = [self.parts[s].functions(1, key=own) for s, own in zip(drawn, keys, strict=True)]
         return FunctionsOfParts(jax.tree.map(_stacked, *functions), n_samples)
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the memory, including factors that predictions must compute first."""
         missing = sum("factor" not in vars(part) for part in self.parts) if n_rows else 0
         need = self.base.need_bytes(n_rows, covariance=covariance, n_samples=n_samples)
         return need + missing * 8 * len(self.system.X) ** 2
@@ -312,17 +312,16 @@ class MixturePosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Return the errors from moments of the mixture, with the w_s of all rows."""
         found = [part.left_out(rows) for part in self.parts]
         e, V = self._total(found)
         return np.asarray(e / np.sqrt(V))
 
     def fold_out(self, data: Data, fold: Int[np.ndarray, " N"], noise: float) -> tuple[PerRow, PerRow]:
-        """Return the moments of the mixture, with the w_s of all rows."""
+        """Return the mean and variance of f at each training row, given the rows of other folds."""
         return self._total([part.fold_out(data, fold, noise) for part in self.parts])
 
     def _total(self, moments: list[tuple[Any, Any]]) -> tuple[PerRow, PerRow]:
-        """Return the mean and the variance of the mixture of these moments."""
+        """Return the mean and variance of the mixture, from the moments of its parts."""
         means, variances = (np.stack(values) for values in zip(*moments, strict=True))
         mean = self.shares @ means
         total: Any = self.shares @ (variances + np.square(means - mean))
@@ -330,7 +329,7 @@ class MixturePosterior(AbstractPosterior):
 
 
 class FunctionsOfParts(AbstractFunctions):
-    """S functions, each with its own kernel, in arrays with a first axis S."""
+    """Drawn functions, each with its own kernel. The first axis of all arrays has length S."""
 
     each: KernelFunctions
     count: int = eqx.field(static=True)
@@ -350,7 +349,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """Return the posterior of the same rows and targets for this kernel and noise level. ValueError if A has no factor."""
+    """Return the posterior for another kernel and noise level. ValueError if A has no factor."""
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

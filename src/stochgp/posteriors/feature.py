@@ -18,24 +18,24 @@ from stochgp.numerics.clustered import folds
 from stochgp.objectives.feature import Spectrum, belief_of
 from stochgp.posteriors.base import AbstractPosterior, DrawnFunctions, PerRow, Rows
 
-BLOCK = 256  # rows of a compiled evaluation
-FOLDS = 20  # of rows that are left out
-ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not known
+BLOCK = 256  # number of rows in a compiled evaluation
+FOLDS = 20  # number of folds of left-out rows
+ROUNDING = 1e-13  # rounding error of a weight's precision, relative to the largest precision
 
 
 class FeaturePosterior(AbstractPosterior):
-    """The posterior of f for y = √v Φw + ε.
+    """The exact posterior of f for y = √v Φw + ε. Build it with `FeaturePosterior.of`.
 
-    With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and the features φ of the map,
+    Let Φ be the features of the rows, v the variance, and F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ. Then
 
-        mean(x) = φ(x)·ŵ,  ŵ = v F⁻¹Φᵀy;      cov(x, z) = v σ² φ(x)ᵀF⁻¹φ(z) = (Rᵀφ(x))·(Rᵀφ(z)),  R = Q diag(√(v σ²/d)).
+        mean(x) = φ(x)·ŵ,   ŵ = v F⁻¹Φᵀy,   cov(x, z) = (Rᵀφ(x))·(Rᵀφ(z)),   R = Q diag(√(v σ²/d)).
 
-    The variance is a sum of squares, so it is never negative. It takes O(M²) per row. Build it with `FeaturePosterior.of`.
+    With M features, a variance takes O(M²).
 
     Parameters
     ----------
     features, weights, root, noise : AbstractFeatureMap, array [M], array [M, M], AbstractNoise
-        φ, ŵ, R; the noise model of the observations at its learned level.
+        The features φ, the weights ŵ, the matrix R, and the noise model of the observations.
     """
 
     features: AbstractFeatureMap
@@ -56,7 +56,8 @@ class FeaturePosterior(AbstractPosterior):
     ) -> "FeaturePosterior":
         """Return the posterior from the eigendecomposition of the moments.
 
-        It is in float64 if x64 is enabled, else in float32. `noise` is the model of a noise variance that depends on the input, with the level `noise_variance`; None = constant noise.
+        `noise` is a noise model whose level becomes `noise_variance`; None = constant noise. The posterior is
+        in float64 if x64 is enabled, else in float32.
         """
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         weights, root = (jnp.asarray(part, wide) for part in belief_of(spectrum, variance, noise_variance))
@@ -69,7 +70,6 @@ class FeaturePosterior(AbstractPosterior):
         return on_host(self.features, np.asarray(X)) @ np.asarray(self.weights)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """Return mean and variance from one evaluation of the features."""
         Phi = on_host(self.features, np.asarray(X))
         return Phi @ np.asarray(self.weights), np.sum((Phi @ np.asarray(self.root)) ** 2, axis=1)
 
@@ -80,20 +80,20 @@ class FeaturePosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Return the errors of each of 20 folds given the others; groups stay whole (`fold_out`)."""
         mean, variance = self.fold_out(data, folds(len(data), data.group, FOLDS), noise)
         return ((data.y - mean) / np.sqrt(variance + noise))[rows]
 
     def fold_out(
         self, data: Data, fold: Int[np.ndarray, " N"], noise: float
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return means and variances of f at the training rows, for each fold given the others.
+        """Return the mean and variance of f at each training row, given the rows of other folds.
 
-        They are exact for fixed features and constant noise. The coefficients w have the precision P = (RRᵀ)⁻¹, and W has the rows' frequency weights. Without the rows of fold k the precision is
-        P_k = P − Φ_kᵀWΦ_k/σ² and the mean P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²). This takes O(N M²).
+        They are exact for constant noise. The weights w have the precision P = (RRᵀ)⁻¹. With the diagonal
+        matrix W of row weights, they have the precision P_k = P − Φ_kᵀWΦ_k/σ² and the mean
+        P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²) without the rows of fold k.
         """
         root = np.asarray(self.root, np.float64)
-        half = np.linalg.inv(root)  # R is square, and no direction is without variance
+        half = np.linalg.inv(root)  # R is always invertible
         P = half.T @ half
         P += ROUNDING * P.diagonal().max() * np.eye(len(P))
         h = P @ np.asarray(self.weights, np.float64)
@@ -113,7 +113,7 @@ class FeaturePosterior(AbstractPosterior):
         return mean, variance
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
-        """Return exact draws with w_s = ŵ + R z_s, z_s ~ N(0, I), evaluated in the rows' dtype."""
+        """Return exact draws φ(x)·w_s with w_s = ŵ + R z_s and z_s ~ N(0, I)."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
         return DrawnFunctions(eqx.Partial(_values, self.features, weights), n_samples)
@@ -125,5 +125,5 @@ class FeaturePosterior(AbstractPosterior):
 
 
 def _values(features: AbstractFeatureMap, weights: Float[Array, "M S"], X: Float[Array, "N D"]) -> Array:
-    """φ(x)·w_s."""
+    """Return φ(x)·w_s for each row and each draw."""
     return matmul(features(X), weights.astype(X.dtype))

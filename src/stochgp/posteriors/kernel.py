@@ -1,4 +1,4 @@
-"""The system A = K + Σ of a kernel GP, and posteriors and functions from its solutions, as far as any solver came."""
+"""The linear system A = K + Σ of a kernel GP, and the base class of its posteriors."""
 
 import abc
 import dataclasses
@@ -35,13 +35,13 @@ from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
 from stochgp.solvers.cholesky import upper
 
-BLOCK = 512  # rows of a compiled evaluation
-EXACT_ROWS = 2000  # up to which variances come from a factor: two solves for each point
-NEAR = 48  # rows of other variances. With 5,000 to 6,000 rows of five UCI sets the NLPD was within 0.003 of that of exact variances
-ROWS = 2000  # left out for c: from 256 it was off by a fifth on pol, which cost 0.04 nats
-BY_NEAR, MANY = 64, 512  # rows of τ without a factor, and the near rows of each
-LEAST, MOST = -1.0, 20.0  # log τ
-CALIBRATION_SECONDS = 2.5  # that left-out rows take, compilation included
+BLOCK = 512  # number of rows in a compiled evaluation
+EXACT_ROWS = 2000  # maximum number of training rows for exact variances
+NEAR = 48  # number of nearest rows for approximate variances
+ROWS = 2000  # number of left-out rows that calibrate the variances
+BY_NEAR, MANY = 64, 512  # number of left-out rows that calibrate τ, and of their nearest rows
+LEAST, MOST = -1.0, 20.0  # range of log τ
+CALIBRATION_SECONDS = 2.5  # expected seconds of the calibration of τ, with compilation
 
 
 class KernelSystem(eqx.Module):
@@ -49,9 +49,9 @@ class KernelSystem(eqx.Module):
 
     kernel: Any
     X: Float[Array, "N D"]
-    weight: Float[np.ndarray, " N"]  # ρ
-    noise: AbstractNoise  # σ² s(x)
-    tile: int  # columns of K that products take at a time
+    weight: Float[np.ndarray, " N"]  # the frequency weights ρ
+    noise: AbstractNoise  # the noise variance σ² s(x) of one observation
+    tile: int  # number of columns of K that a product computes at a time
 
     def upper(self) -> Float[np.ndarray, "N N"]:
         """Return the upper triangle of A, in the dtype of X."""
@@ -59,24 +59,24 @@ class KernelSystem(eqx.Module):
             return upper(self.kernel, np.asarray(self.X), self.row_noise)
 
     def times(self, x: Float[np.ndarray, "N C"]) -> Float[np.ndarray, "N C"]:
-        """Return Ax, computed on the host with A and x in the dtype of X."""
+        """Return Ax, computed in host memory with A and x in the dtype of X."""
         X = np.asarray(self.X)
         v, noise = (part.astype(X.dtype).astype(np.float64) for part in (x, self.row_noise[:, None]))
         return dense.times(self.kernel, X, X, v, X.dtype) + noise * v
 
     @functools.cached_property
     def row_noise(self) -> Float[np.ndarray, " N"]:
-        """The diagonal of Σ, in float64 on the host."""
+        """The diagonal of Σ, in float64 in host memory."""
         with jax.enable_x64(True):
             return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.weight)
 
     @functools.cached_property
     def operator(self) -> KernelOperator:
-        """The operator, computed at its first use, even while JAX traces a function."""
+        """The matrix A as an operator on one device."""
         return self.operator_on(None)
 
     def operator_on(self, mesh: Mesh | None) -> KernelOperator:
-        """Return the operator with its rows distributed over a mesh; None = on one device."""
+        """Return A as an operator whose rows are distributed over `mesh`; None = one device."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             make = _operator if mesh is None else KernelOperator.of
@@ -91,9 +91,9 @@ class KernelSystem(eqx.Module):
     def variance_of_one(
         self, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
     ) -> Float[np.ndarray, " P"]:
-        """Return the variance V_i of one observation at these rows.
+        """Return the variance of one observation at these rows, at least the noise variance.
 
-        `variance` is that of the mean of ρ_i observations. The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i; with ρ_i = 1 it is `variance`.
+        `variance` is the variance of the mean of as many observations as the row's weight.
         """
         count, own = self.weight[rows], self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
@@ -101,7 +101,7 @@ class KernelSystem(eqx.Module):
     def draw(
         self, weights: Float[Array | np.ndarray, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
-        """Return draws from the posterior: `solve` gets the right-hand sides of prior draws, and `weights` give the mean."""
+        """Return functions drawn from the posterior with the mean k(x, X) `weights`."""
         prior_key, noise_key = split_key(key)
         prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, key=noise_key)
@@ -116,17 +116,18 @@ class KernelSystem(eqx.Module):
 
 
 class AbstractKernelPosterior(AbstractPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ: mean(x) = k(x, X) A⁻¹y.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), with the mean k(x, X) A⁻¹y, A = K + Σ.
 
-    With more than EXACT_ROWS rows, the variance uses W, the variance of f(x) given the 48 nearest rows:
+    With more than 2,000 training rows, the variance is an approximation that uses W, the variance of f(x)
+    given its 48 nearest rows:
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 
-    It is at most W for τ ≥ 1, and the prior variance far from all rows. τ matches the mean log variance of f at left-out rows.
+    τ is calibrated so that the mean log variance of f at left-out rows is right.
 
-    The prediction of row i from all others has the error e_i = α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12).
-    If a solver leaves the residual r = y − Aα, the error is α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i, σ_i² = σ²s_i/ρ_i. The last term is omitted: it is small
-    if most of 1/Q_ii is noise.
+    Let Q = A⁻¹ and α = Qy. The prediction of row i from all other rows has the error α_i/Q_ii and the
+    variance 1/Q_ii (Rasmussen and Williams 2006, equations 5.10 to 5.12). If α is an iterative solution, the
+    residual (y − Aα)_i is added to the error.
     """
 
     system: eqx.AbstractVar[KernelSystem]
@@ -137,7 +138,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     information: eqx.AbstractVar[float]
     block_rows: ClassVar[int | None] = None
 
-    is_exact: ClassVar[bool] = False  # True if variances come from a factor
+    is_exact: ClassVar[bool] = False  # True if variances are exact
 
     @property
     def noise(self) -> AbstractNoise:
@@ -148,19 +149,18 @@ class AbstractKernelPosterior(AbstractPosterior):
         return str(self.system.X.dtype)
 
     def changed(self, **fields: Any) -> Any:
-        """Return the posterior with other values of these fields, and the same factor and search."""
+        """Return the posterior with other values of `fields`, and the same factor and search."""
         made, kept = dataclasses.replace(self, **fields), ("factor", "near")
         vars(made).update({name: vars(self)[name] for name in kept if name in vars(self)})
         return made
 
     @functools.cached_property
     def near(self) -> LocalPosterior:
-        """The posterior given near rows."""
+        """The posterior given the nearest rows only."""
         gp, X = KernelGP(self.system.kernel, self.system.noise), np.asarray(self.system.X)
         return LocalPosterior(gp, X, self.y, self.system.weight, NEAR, quick=True)
 
     def mean(self, X: Rows) -> PerRow:
-        """Return the mean, in float64 on the host unless there is an accelerator or JAX traces X."""
         if isinstance(X, Tracer):
             return mean_of(self.system.operator, self.weights, X)
         if jax.default_backend() != "cpu":
@@ -170,34 +170,34 @@ class AbstractKernelPosterior(AbstractPosterior):
         return dense.times(self.system.kernel, np.asarray(X), rows, weights, np.float64)
 
     def variance_near(self, X: Float[np.ndarray, "P D"]) -> PerRow:
-        """Return the variance from the nearest rows."""
+        """Return the approximate variance of f(x), from the nearest rows."""
         return with_information(self.near.moments(X, NEAR), self.information)
 
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Return the error α_i/Q_ii + r_i of each row given all others, and the variance V_i of one observation there."""
+        """Return the leave-one-out error of each row and the variance of one observation there."""
         V = self.left_out_variances(rows)
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
 
     @property
     def residual(self) -> Float[np.ndarray, " N"]:
-        """The residual y − Aα, or 0 for solutions by a factor."""
+        """The residual y − Aα of an iterative solution, or 0 for a Cholesky factor."""
         return np.zeros(len(self.weights))
 
     def left_out_variances(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """Return 1/Q_ii, Q = A⁻¹: the variance of row i given all others, including the noise σ²s/ρ."""
+        """Return the variance of each target given all other rows, with noise: 1/(A⁻¹)_ii."""
         variance = with_information(self.near.left_out(rows, NEAR), self.information)
         return variance + self.system.row_noise[rows]
 
     def _right_variances(self) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Return some rows, and the variances of f there given their 512 nearest other rows."""
+        """Return some rows, and accurate variances of f there given all other rows."""
         rows = random_rows(len(self.weights), BY_NEAR, 0)
         return rows, self.near.left_out(rows, MANY)[1]
 
     def with_information(self) -> Any:
-        """Return the posterior with τ; unchanged if its variances are exact, for one row, or without time."""
+        """Return the posterior with calibrated τ, or unchanged if exact or without time."""
         if self.is_exact or len(self.weights) == 1:
             return self
         try:
@@ -215,10 +215,10 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.changed(information=math.exp(found))
 
     def calibrated(self, group: Any = None) -> tuple[Any, float]:
-        """Return the posterior with all variances multiplied by c, and c; c = 1 with one row.
+        """Return the posterior with all variances multiplied by c, and c.
 
-        c = Σ ρ_i e_i²/V_i / Σ ρ_i makes the mean squared standardised error of left-out rows 1. A new row is one observation, so
-        V_i = 1/Q_ii − σ_i² + σ²s_i. With groups, the nearest rows of other groups predict each row.
+        After the multiplication, the mean squared standardised error of left-out rows is 1. If `group` is
+        set, rows of the same group are left out together.
         """
         N = len(self.weights)
         if N == 1:
@@ -232,7 +232,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.scaled(c), c
 
     def scaled(self, c: float) -> Any:
-        """Return the posterior for c k and c σ²: it has the same mean, α/c, and c times every variance."""
+        """Return the posterior for the kernel c k and the noise c σ², which has the same mean."""
         old = self.system
         noise = with_level(old.noise, c * float(old.noise.level))
         system = KernelSystem(old.kernel.times(c), old.X, old.weight, noise, old.tile)
@@ -247,10 +247,10 @@ class AbstractKernelPosterior(AbstractPosterior):
 
     @abc.abstractmethod
     def _solve(self, b: Any) -> Solution:
-        """A⁻¹b."""
+        """Return the solution A⁻¹b."""
 
     def shared_bytes(self, n_rows: int, covariance: bool, n_samples: int) -> int:
-        """Return the bytes of drawn functions and of variances from the nearest rows."""
+        """Return the peak bytes of drawn functions and of variances from the nearest rows."""
         need = self.system.peak_bytes(self.solver, n_samples) if n_samples else 0
         if n_rows and not covariance and not self.is_exact:
             need += self.near.need_bytes(n_rows)
@@ -258,23 +258,23 @@ class AbstractKernelPosterior(AbstractPosterior):
 
 
 def divided(values: Any, c: Any) -> Any:
-    """Return values / c, in their dtype and on their device."""
+    """Return values / c, with the dtype and the device of `values`."""
     found = np.asarray(values) / np.asarray(c, values.dtype)
     return found if isinstance(values, np.ndarray) else on_device(found, values.dtype)
 
 
 def with_information(near: Moments, information: float) -> Float[np.ndarray, " P"]:
-    """Return 1/(1/k + τ (1/W − 1/k)) with k and W from the moments `near`, and τ = `information`."""
+    """Return 1/(1/k + τ (1/W − 1/k)) with τ = `information`, from the moments given near rows."""
     _, W, prior = near
     return prior * W / np.maximum(W + information * (prior - W), np.finfo(np.float64).tiny)
 
 
 class KernelFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + k(x, X) w_s: pathwise conditioning (Wilson et al. 2020)."""
+    """Functions f₀ₛ(x) + k(x, X) w_s, with draws f₀ₛ from the prior (Wilson et al. 2020)."""
 
     operator: KernelOperator
     prior: PriorFunctions
-    weights: Float[Array, "P S"]  # w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N
+    weights: Float[Array, "P S"]  # w_s = A⁻¹(y − f₀ₛ(X) − ε_s) with ε_s ~ N(0, Σ), padded with zeros
 
     @property
     def n_samples(self) -> int:
@@ -293,10 +293,9 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.on_host(X)[:, : self.n_samples] + near
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """Return f_s at own rows, with about `BLOCK` rows of K in memory at a time."""
         (S, R, _), V = Z.shape, self.weights
         n = max(1, min(S, BLOCK // R))
-        starts = jnp.minimum(jnp.arange(-(-S // n)) * n, S - n)  # the last ones overlap
+        starts = jnp.minimum(jnp.arange(-(-S // n)) * n, S - n)  # the last two blocks may overlap
 
         def part(start: Array) -> Array:
             own, weights = (jax.lax.dynamic_slice_in_dim(of, start, n, axis) for of, axis in ((Z, 0), (V, 1)))
@@ -312,7 +311,7 @@ class KernelFunctions(AbstractFunctions):
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
-    """Return f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples."""
+    """Return f₀(X) + ε with ε ~ N(0, Σ), the right-hand sides for drawn functions."""
     normals = np.asarray(normal(key, (len(X), prior.n_samples), np.float32))
     root = np.sqrt(np.asarray(operator.noise)[: operator.size, None])
     on_host = jax.default_backend() == "cpu" and operator.mesh is None
@@ -322,12 +321,12 @@ def sample_targets(
 
 @eqx.filter_jit
 def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"], Z: Rows) -> PerRow:
-    """Return k(z, X)w of each row."""
+    """Return k(z, X) w for each row z."""
     return times(operator, Z, operator.pad(jnp.asarray(weights)))[:, 0]
 
 
 def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
-    """Return k(X, ·) V in V's dtype, summed in float64 (`operators.kernel.in_float64`). Its derivative in X evaluates the kernel again."""
+    """Return k(X, training rows) V, summed in float64, in the dtype of V."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide=True))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
 
@@ -339,5 +338,5 @@ def _operator(kernel: Any, X: Array, noise: Array, **layout: Any) -> KernelOpera
 
 @eqx.filter_jit
 def whole_product(operator: KernelOperator, V: Array) -> Array:
-    """Return A V for V [N, S], summed in float64."""
+    """Return the product A V for V [N, S], summed in float64."""
     return operator.unpad(operator.matvec(operator.pad(V), wide=True))

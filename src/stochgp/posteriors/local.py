@@ -1,4 +1,4 @@
-"""The exact posterior given the rows nearest to each point, in batches."""
+"""The exact posterior given the training rows that are nearest to each point."""
 
 import dataclasses
 import functools
@@ -24,30 +24,34 @@ from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 
 NEIGHBOURS = 256
-FEWER = (64, 128)  # that may be enough
-LOST = 0.004  # nats per row: 0.01 cost 3 % of the RMSE on the flights
-ARRAYS = 8  # of the entries of a thread's matrices, in float64
+FEWER = (64, 128)  # smaller numbers of neighbours to try
+LOST = 0.004  # nats per row: maximum loss with fewer neighbours
+ARRAYS = 8  # number of float64 arrays of the size of a thread's matrices
 
 Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarray, " P"]]
 
 
 class LocalPosterior(AbstractPosterior):
-    """The posterior of f(x) given S = S(x), the n training rows nearest to x.
+    """The posterior of f(x) given S, the n training rows that are nearest to x.
 
-        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
+        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)]
 
-    With n = N it is the exact posterior. A point takes O(n³); batches of points run on all cores. The variance is at most the prior's and at least its rounding
-    error. There are no covariances between points. If the kernel is one RBF or Matérn term, the search divides inputs by √lengthscale, halfway between the
-    scales of inputs and kernel. With other kernels it finds the rows of highest correlation.
+    with A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S). If n is the number of all rows, the posterior is exact. A
+    prediction takes O(n³). There are no covariances between predictions. For one RBF or Matérn term, the
+    search divides inputs by √lengthscale. For other kernels, it finds the rows with the highest correlations.
 
     Parameters
     ----------
     gp : KernelGP
-        k, σ² and s.
+        The model, with kernel k and noise variance σ² s(x).
     X, y, weight : array [N, D], [N] and [N]
-        The training rows, at least one, and their weights ρ.
-    n_neighbours, scale, quick : int, float, bool
-        n, at least 1 and reduced to N if larger; c (see `calibrated`); True if the search may miss some of the nearest rows, for variances only.
+        The training rows and their weights ρ.
+    n_neighbours : int
+        The number n of neighbours.
+    scale : float
+        The factor c of the variances (see `calibrated`).
+    quick : bool
+        True if the search may miss some of the nearest rows.
     """
 
     gp: KernelGP
@@ -61,19 +65,19 @@ class LocalPosterior(AbstractPosterior):
 
     @functools.cached_property
     def _model(self) -> KernelGP:
-        """The model in float64 on the host."""
+        """The model in float64, in host memory."""
         with jax.enable_x64(True):
             return on_host(cast(self.gp, np.float64))
 
     @functools.cached_property
     def _term(self) -> Any:
-        """The kernel, if it is one term of stationary kernels."""
+        """The kernel as one RBF or Matérn term, or None."""
         terms = dense.terms_of(self._model.kernel)
         return terms[0] if terms is not None and len(terms) == 1 else None
 
     @functools.cached_property
     def tree(self) -> Neighbours:
-        """The search for nearest training rows."""
+        """The search for the nearest training rows."""
         with jax.enable_x64(True):
             kernel = self._model.kernel if self._term is None else None
             return Neighbours(self._places(self.X), kernel, SLACK if self.quick else None)
@@ -93,16 +97,15 @@ class LocalPosterior(AbstractPosterior):
 
     def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
         raise ValueError(
-            "local predictions have no covariances between rows: fit with solver='cholesky' or 'cg' for return_cov"
+            "local predictions have no covariances between rows; for return_cov=True, fit with solver='cholesky' or 'cg'"
         )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         raise ValueError(
-            "local predictions are for single rows, not functions: fit with solver='cholesky' or 'cg' for samples"
+            "local predictions are for single rows and cannot draw functions; for samples, fit with solver='cholesky' or 'cg'"
         )
 
     def need_bytes(self, n_rows: int = 0, *, covariance: bool = False, n_samples: int = 0) -> int:
-        """Return the memory, including the search for near rows if predictions must build it."""
         if covariance or n_samples or not n_rows:
             return 0
         (N, D), kernel, n = self.X.shape, self.gp.kernel, self.n_neighbours
@@ -112,25 +115,25 @@ class LocalPosterior(AbstractPosterior):
         return 64 * n_rows + search + 8 * ARRAYS * min(n_rows * each, cores() * max(PAIRS, each))
 
     def moments(self, X: Float[np.ndarray, "P D"], n: int) -> Moments:
-        """Return mean, variance and prior variance of f at each row, given n rows, or all if there are fewer."""
+        """Return mean, variance and prior variance of f at each row given its n nearest rows."""
         with jax.enable_x64(True):
             return self.given(self.tree.query(self._places(X), min(n, len(self.X))), X)
 
     def others(
         self, rows: Int[np.ndarray, " P"], n: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Int[np.ndarray, "P k"]:
-        """Return the n nearest other rows of these training rows, of other groups; −1 if there are too few."""
+        """Return the n nearest rows in other groups for each training row; −1 for a missing row."""
         with jax.enable_x64(True):
             return self.tree.others(rows, min(n, len(self.X) - 1), group)
 
     def left_out(
         self, rows: Int[np.ndarray, " P"], n: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Moments:
-        """Return `moments` at these training rows given rows of other groups. There must be rows of two groups."""
+        """Return `moments` at these training rows, given the nearest rows in other groups."""
         return self.given(self.others(rows, n, group), self.X[rows])
 
     def given(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P D"]) -> Moments:
-        """Return `moments` at rows Z given the rows `near`; −1 is no row."""
+        """Return `moments` at the rows Z given the training rows `near`; −1 is a missing row."""
         parts = parts_of(near)
         starts = np.cumsum([0, *map(len, parts)])
 
@@ -151,7 +154,7 @@ class LocalPosterior(AbstractPosterior):
             return noise_of_rows(self._model.noise, np.asarray(self.X[rows], np.float64), np.ones(len(rows)))
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
-        """Where rows are compared, or the rows if the kernel says where."""
+        """Return the inputs between which the search computes distances."""
         X, term = np.ascontiguousarray(X, np.float64), self._term
         return X if term is None else term.scaled(X) * np.sqrt(term.lengthscale)
 
@@ -162,11 +165,11 @@ class LocalPosterior(AbstractPosterior):
         group: Int[np.ndarray, " N"] | None = None,
         counts: tuple[int, ...] = (),
     ) -> tuple["LocalPosterior", dict[int, float]]:
-        """Return the posterior with calibrated c and number of neighbours, and losses of `counts`.
+        """Return the posterior with calibrated variances and number of neighbours, and its losses.
 
-        c maximises the likelihood of `n_rows` random training rows, each predicted without its `group`, and of one more row with z² = 1. Here
-        z² = (y_i − mean)²/(var + σ² s_i), and row i counts ρ_i times. `counts` are numbers of neighbours, each with its own c. The posterior has the first one
-        whose mean −log p(y_i) is at most 0.004 nats per row above that of `n_neighbours`.
+        The factor c of the variances maximises the leave-one-out density of `n_rows` random training rows and
+        of one row with a standardised error of 1. `counts` are smaller numbers of neighbours to try. The
+        posterior has the first of them that loses at most 0.004 nats per row.
         """
         lost: dict[int, float] = {}
         if len(self.X) == 1 or n_rows == 0:
@@ -188,7 +191,7 @@ class LocalPosterior(AbstractPosterior):
     def scale_of(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> tuple[float, float]:
-        """Return c for these rows given near rows, and their mean −log p minus ½ log 2π."""
+        """Return c for these rows given the rows `near`, and their NLPD minus ½ log 2π."""
         mean, variance, _ = self.given(near, self.X[rows])
         V, weight = variance + self.noise_of_one(rows), self.weight[rows].astype(np.float64)
         squares = (self.y[rows] - mean) ** 2 / V
@@ -197,6 +200,6 @@ class LocalPosterior(AbstractPosterior):
 
 
 def local_search_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
-    """Return the peak memory of a search for k neighbours of `n_points`, without the rows."""
+    """Return the peak bytes of a search for the k neighbours of `n_points` points."""
     compared = None if value_of(kernel).has_places else kernel
     return neighbours_bytes(compared, n_rows, n_inputs, n_points, k)

@@ -1,4 +1,4 @@
-"""The posterior of a sparse GP: its q(f)."""
+"""The posterior of a sparse GP, which is the approximation q(f)."""
 
 import typing
 from typing import Any, ClassVar
@@ -22,20 +22,21 @@ from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers.base import COMPILER_BYTES, FEATURES
 from stochgp.variational import DecoupledMean, DecoupledProcess, InducingProcess, NormalEquations
 
-BLOCK = 256  # rows of a compiled evaluation
+BLOCK = 256  # number of rows in a compiled evaluation
 
 
 class VariationalPosterior(AbstractPosterior):
-    """The approximation q(f) of the posterior.
+    """The posterior of a sparse GP, q(f). Build it with `VariationalPosterior.of`.
 
-    With several latent functions, f is the first of them. Predictions take O(M²) per row and latent function, in float64. Build it with `VariationalPosterior.of`.
+    With several latent functions, f is the first of them. With M inducing points, a prediction takes O(M²)
+    per row and latent function, in float64.
 
     Parameters
     ----------
     kernel, process : AbstractKernel, InducingProcess or DecoupledProcess
-        The prior's k; q(f) at the kernel's parameters.
+        The kernel of the prior, and q(f) at the kernel's parameters.
     n_inputs, draws_dtype : int, str
-        D; the dtype of prior draws.
+        D, the number of inputs, and the dtype of draws from the prior.
     """
 
     kernel: Any
@@ -46,7 +47,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @classmethod
     def of(cls, gp: SparseGP, n_inputs: int) -> "VariationalPosterior":
-        """Return q(f) of the model, computed in float64. x64 must be enabled."""
+        """Return the posterior of the model, in float64. x64 must be enabled."""
         dtype = str(jax.tree.leaves(gp.approximation)[0].dtype)
         gp = cast(gp, jnp.float64)
         return cls(value_of(gp.kernel), process_of(gp), n_inputs, dtype)
@@ -72,9 +73,9 @@ class VariationalPosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: Data, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """Return the errors for inducing points with optimal q(u) and constant Gaussian noise.
+        """Return leave-one-out errors for an optimal q(u) and constant Gaussian noise.
 
-        V = variance of f + σ² (`InducingProcess.left_out`). A `DecoupledMean` needs its normal equations, `solved`; `noise` is the learned noise.
+        A `DecoupledMean` also needs the attribute `solved`, its normal equations.
         """
         some = data.take(rows)
         error, variance = self.without(some, noise)
@@ -86,14 +87,11 @@ class VariationalPosterior(AbstractPosterior):
 
     @property
     def noise(self) -> float | None:
-        """The noise variance around a `DecoupledMean`; None = the learned noise."""
+        """The noise variance of a `DecoupledMean`; None = the learned noise variance."""
         return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
     def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Return y − mean and the variance of f for each of these training rows given all others.
-
-        `noise` is the learned noise variance.
-        """
+        """Return y − mean and the variance of f at each of these training rows given all others."""
         rows, process = rows.wide(), typing.cast(Any, self.process)
         parts = [rows.take(slice(i, i + BLOCK)) for i in range(0, len(rows), BLOCK)]
         found = [process.left_out(part.X, part.y, part.weights / noise) for part in parts]
@@ -101,9 +99,9 @@ class VariationalPosterior(AbstractPosterior):
         return rows.y - mean, variance
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return K − WᵀW + VᵀV, with K − WᵀW without eigenvalues below its rounding error."""
+        """Return the covariance matrix of f, without eigenvalues below its rounding error."""
         N, B = len(X), BLOCK
-        Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # so that few shapes are compiled
+        Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # multiples of B need fewer compilations
         Z[:N] = X
         unexplained, left = (np.array(part)[:N, :N] for part in self._covariance(Z))
         return safe_covariance(
@@ -111,7 +109,7 @@ class VariationalPosterior(AbstractPosterior):
         )
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> DrawnFunctions:
-        """Return prior draws f₀ₛ(x) with the corrections that make them draws from q(f)."""
+        """Return draws from q(f): draws from the prior with corrections."""
         prior_key, own = jax.random.split(key)
         dtype = jnp.dtype(self.draws_dtype)
         prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)
