@@ -33,7 +33,7 @@ from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device
 
 FEW_ROWS = 2_000  # up to this many rows, compiling the steps takes longer than running them
-SQUARES = "loss_squared"  # name of the mean squared loss of the steps
+SQUARES = "loss_squared"  # key of the mean squared loss in the metrics of steps
 
 
 class Problem(NamedTuple):
@@ -59,14 +59,14 @@ class Problem(NamedTuple):
 class AbstractLearner(eqx.Module):
     """Base class of learners, which learn the parameters θ of a model.
 
-    `advance` is deterministic, so a run that resumes from a saved state has the same result. The caller
-    enables x64. `evaluator` compares the states of a run. If it is None, `ByEvidence()` evaluates feature
-    GPs and `ByLoss()` evaluates other models.
+    `advance` is deterministic, so a run that resumes from a saved state has the same result. Call the methods
+    inside `jax.enable_x64(True)`. `evaluator` compares the states of a run. If it is None, `ByEvidence()`
+    evaluates feature GPs and `ByLoss()` evaluates other models.
     """
 
     exact: ClassVar[bool] = False  # True if gradients are exact for the objective on all rows
     first_seconds: ClassVar[float] = 0.0  # minimum seconds of the first steps, including compilation
-    batch_size = cast(Any, None)  # no annotation, so that a subclass may declare the field anywhere
+    batch_size = cast(Any, None)  # without annotation, so that a subclass can declare this field
     learning_rate = cast(Any, None)
     evaluator = cast(Any, None)
 
@@ -133,7 +133,7 @@ class AbstractLearner(eqx.Module):
         return self.evaluator
 
     def check_common(self, *counts: str) -> None:
-        """Raise ValueError for invalid fields. `counts` names more fields that are None or ≥ 1."""
+        """Raise ValueError for invalid fields. `counts` are names of more fields with counts."""
         for name in ("batch_size", "epochs", *counts):
             value = getattr(self, name, None)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
@@ -205,7 +205,7 @@ class AbstractBatchLearner(AbstractLearner):
         return self._each_descent(state, lambda descent: slowed(descent, factor))
 
     def decaying(self, state: Any, n_steps: int | None) -> Any:
-        """Return the state with a rate that decays over the next `n_steps` steps, if not None."""
+        """Return the state whose rate decays over the next `n_steps` steps; None = no decay."""
         return self._each_descent(state, lambda descent: decaying(descent, n_steps))
 
     def _each_descent(self, state: Any, change: Any) -> Any:
@@ -238,7 +238,7 @@ class AbstractBatchLearner(AbstractLearner):
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         names = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
-        rate, own = self.learning_rate, self.evaluator  # steps depend on no other field than `refit`
+        rate, own = self.learning_rate, self.evaluator  # steps use only its field `refit`
         evaluator = ByEvidence(refit=own.refit) if isinstance(own, ByEvidence) else None
         plain |= {"learning_rate": rate if callable(rate) else None, "evaluator": evaluator}
         return sampled, dataclasses.replace(self, **plain)

@@ -41,8 +41,8 @@ class BSGD(AbstractBatchLearner):
         The method that selects the rows of a batch. None = `NearestNeighbours()` for kernels whose
         correlations decrease with distance, else `Uniform()`.
     signal_scale : float or None
-        τ, for a gradient of the kernel's variances that is divided by 2τ log B instead of 2B. The theory of
-        sgGP uses τ = 3. None = the formula above.
+        If it is a number τ, the gradient of the kernel's variances is divided by 2τ log B instead of 2B.
+        The theory of sgGP uses τ = 3.
     """
 
     steps: ClassVar[int] = 4096

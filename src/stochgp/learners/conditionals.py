@@ -30,10 +30,10 @@ LEAST_RATIO = 1e-3  # minimum ratio of actual gain to predicted gain of an accep
 FIRST_DAMPING = 0.03
 LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
-SEARCHED_AT = 3e-3  # search for neighbours again if the predicted gain (nats per datum) is lower
-NEGLIGIBLE = 5e-4  # stop if the predicted gain (nats per datum) is lower
-STALLED_SEARCH = 2  # search for neighbours again after as many steps with a lower gain than NEGLIGIBLE
-STALLED = 3  # stop after as many steps with a lower gain than NEGLIGIBLE
+SEARCHED_AT = 3e-3  # nats per datum: search for neighbours again if the predicted gain is lower
+NEGLIGIBLE = 5e-4  # nats per datum: end the run if the predicted gain is lower
+STALLED_SEARCH = 2  # number of successive gains below NEGLIGIBLE after which neighbours are searched again
+STALLED = 3  # number of successive gains below NEGLIGIBLE after which the run ends
 NEAR = 1e-3  # maximum predicted gain (nats per datum) of a final step without evaluation
 MOST_MISSED = 0.5  # maximum relative error of the last predicted gain before the final step
 
@@ -114,7 +114,7 @@ class AbstractConditionals(AbstractLearner):
 
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
-        C = min(self.n_centres, n_rows)  # neighbourhoods of groups score one row each
+        C = min(self.n_centres, n_rows)  # with groups, each neighbourhood has one scored row
         block = 8 * densities.PAIRS * 2 * (12 + 2 * self.n_scored * (n_inputs + 2) / m)
         search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + 3 * 4 * C * m + int(block)
@@ -231,9 +231,9 @@ class LeaveOneOut(AbstractConditionals):
         L(θ) = −Σ_i ρ_i log p(y_i | y_c(i)) / Σ_i ρ_i
 
     c(i) are the other rows in the neighbourhood of row i, without rows of its group. A neighbourhood is a
-    random centre and its nearest rows. The learner scores the centre and the rows nearest to it. L is not a
-    joint density, but the true θ minimises its expectation. Without groups, L is too optimistic if test rows
-    are farther from the training rows than training rows are from each other.
+    random centre and its nearest rows. The sum is over the scored rows of each neighbourhood: the centre and
+    the rows nearest to it. L is not a joint density, but the true θ minimises its expectation. L is too
+    optimistic if test rows are farther from the training rows than these are from each other.
 
     The run has converged if the predicted gain or the last three gains are below 0.0005 nats per datum.
 
@@ -248,8 +248,7 @@ class LeaveOneOut(AbstractConditionals):
     n_scored : int
         The number of scored rows in a neighbourhood. It is 1 if a group has several rows.
     spread : float or None
-        The standard deviation of a normal prior of the unconstrained parameters around their start.
-        None = no prior.
+        The standard deviation of a normal prior of the unconstrained parameters; None = no prior.
     searches : int
         The maximum number of searches for neighbours.
     """

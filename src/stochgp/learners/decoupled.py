@@ -124,8 +124,7 @@ class IVSGPR(AbstractGrowing):
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    p_i = K⁻¹k(α, x_i),
 
     with the precisions β_i and linear terms r_i of `objectives.elbo.sites`. Then the basis functions, the
-    kernel and the likelihood take a step along the gradient of the ELBO. With M basis functions, a step takes
-    O(M³ + M² · rows in a batch).
+    kernel and the likelihood take a step along the gradient of the ELBO.
 
     Parameters
     ----------
@@ -203,7 +202,7 @@ class SVDGP(AbstractGrowing):
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (M_β − tr H⁻¹).
 
-    Random columns of K_α give unbiased estimates of aᵀK_α a and its gradient. For D inputs, a step takes
+    aᵀK_α a and its gradient are estimated without bias from random columns of K_α. For D inputs, a step takes
     O(D (B + n_columns) M_α + B M_β² + M_β³) time.
 
     Parameters
@@ -217,8 +216,8 @@ class SVDGP(AbstractGrowing):
     n_columns : int or None
         The number of columns of K_α for estimates; None = `batch_size`.
     mirror_rate : float, function of the step, or None
-        None = L follows the gradient, as in the paper. A number = LLᵀ takes mirror steps of this size as in
-        `IVSGPR`, which need fewer steps to find its scale.
+        If it is None, L follows the gradient, as in the paper. If it is a number, LLᵀ takes mirror steps of
+        this size, as in `IVSGPR`, and reaches the right scale in fewer steps.
     """
 
     n_columns: int | None = None

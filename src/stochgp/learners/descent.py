@@ -41,7 +41,7 @@ class Descent(eqx.Module):
 
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
-    """Return the state at step 0 of `total`."""
+    """Return the optimiser's state before the first of `total` steps."""
     state = _started(optimizer, jax.tree.leaves(parameters))
     numbers = (on_device(value, np.float32) for value in (rate, 0, total, 0))
     return Descent(jax.tree.leaves(state), *numbers)
@@ -75,7 +75,7 @@ def move(
 
 
 def decaying(descent: Descent, n_steps: int | None) -> Descent:
-    """Return the state with a rate that decays over the next `n_steps` steps, if not None."""
+    """Return the state whose rate decays over the next `n_steps` steps; None = no decay."""
     f = descent.step.dtype.type
     start = f(NEVER) if n_steps is None else f(descent.step)
     end = start + f(n_steps or NEVER)
@@ -216,8 +216,7 @@ class Uniform(eqx.Module):
 class NearestNeighbours(eqx.Module):
     """Mini-batches of a random row and its B − 1 nearest rows by Euclidean distance.
 
-    Standardise the inputs first. The random rows come from shuffles of all rows. The search for their
-    neighbours takes place once, before the first step.
+    Standardise the inputs first. The search for neighbours takes place once, before the first step.
     """
 
     def prepare(

@@ -21,7 +21,7 @@ SETTLED_BY = 0.01  # nats per datum: a run has settled if its loss changes by le
 CHUNK_BYTES = 16_000_000  # maximum size of stacked batches on the device
 FEWEST_STEPS_PER_EVALUATION = 100
 LONGEST_CHUNK = 512
-FEWEST_CHUNKS = 16  # minimum number of chunks in a run
+FEWEST_CHUNKS = 16  # minimum number of compiled scans in a run
 FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT = 5, 100
 MOST_HELD_OUT = 30_000  # enough for an accurate mean density
@@ -30,7 +30,7 @@ STEPS_PER_FEW_ROW = 3  # more steps on 60 to 300 rows gave standard deviations t
 HARDLY_ANY_ROWS = 20  # with fewer training rows, only the two variances can be learned
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # trials begin with the middle rate
 MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
-LONGER, CYCLES = 3, 13  # each of three cycles is 3 times as long as the previous one: 1 + 3 + 9 = 13
+LONGER, CYCLES = 3, 13  # three cycles of c, 3c and 9c steps have 13c steps
 RATE_OF_FEW = 3e-2
 
 

@@ -26,7 +26,7 @@ FEWEST_EVALUATIONS = 4
 TARGET_ROWS = 1 << 16  # number of targets read at a time
 HELD_OUT_BYTES = 24  # peak bytes per feature of a held-out row
 
-Variances = tuple[float, float]  # v and σ² of a feature GP
+Variances = tuple[float, float]  # variance and noise variance of a feature GP
 
 
 class EvidenceEvaluation(NamedTuple):
@@ -35,8 +35,8 @@ class EvidenceEvaluation(NamedTuple):
     gp: FeatureGP
     moments: Moments
     spectrum: Spectrum
-    fitted: Variances  # the minimum of the exact NLML on the training rows, or the model's own
-    chosen: Variances  # the minimum of the held-out NLPD, or `fitted` without held-out rows
+    fitted: Variances  # variances that minimise the NLML on the training rows, or the model's variances
+    chosen: Variances  # variances that minimise the held-out NLPD, or `fitted` without held-out rows
     nlml: float
     nlpd: float | None
     score: float | None = None  # `robust_nlpd` for few held-out rows
@@ -67,8 +67,7 @@ class ByEvidence(eqx.Module):
     """Evaluator that uses the exact NLML or the NLPD of held-out rows.
 
     A run returns the state with the lowest criterion. It has settled if the criterion fell by less than
-    0.01 nats per datum after the first quarter of the steps. A run in cycles has settled if its last cycle
-    gained less.
+    0.01 nats per datum after the first quarter of its steps, or in its last cycle.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """L-BFGS descent on the exact marginal likelihood of all rows or of a random subset.
 
 The direction of a step follows Nocedal and Wright (2006), algorithm 7.4. The line search follows Lewis and
-Overton (2013), but fits a parabola instead of halving the step. It accepts a rise within the rounding error.
+Overton (2013), but fits a parabola instead of halving the step.
 """
 
 import abc
@@ -30,7 +30,7 @@ from stochgp.objectives import nlml_and_gradient
 from stochgp.parameters import partition
 
 STEPS, REFIT_STEPS = 100, 5
-MIN_PAIRS = 3  # number of steps in memory from which the predicted decrease is reliable
+MIN_PAIRS = 3  # minimum number of steps in memory for a reliable prediction of the decrease
 HESSIAN_ROWS = 1_000
 ROUNDING = 1e-12  # relative rounding error of the loss
 EVALUATION = 2e-11  # seconds of the first evaluation, divided by N³
@@ -262,9 +262,8 @@ class FullBatch(AbstractQuasiNewton):
     subset_rows : int or None
         The number of rows in a random subset; None = all rows.
     spread : float or None
-        The standard deviation s of a normal prior of the unconstrained parameters x, such as logarithms of
-        lengthscales. It adds ‖x − x₀‖² / (2 s² Σρ) to the NLML per datum, where x₀ is the start and Σρ is the
-        sum of the row weights. None = maximum likelihood without a prior.
+        The standard deviation s of a normal prior of the unconstrained parameters x around their start x₀. It
+        adds ‖x − x₀‖² / (2 s² n) to the NLML per datum, for n rows. None = no prior.
     tolerance : float
         The run ends when the predicted gain of a step, in nats per datum, is below this number.
     evaluator : ByEvidence, ByLoss or None

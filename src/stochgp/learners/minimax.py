@@ -39,7 +39,8 @@ class MinimaxState(BatchState):
 class Minimax(AbstractBatchLearner):
     """Projected gradient descent-ascent on a saddle-point form of the marginal likelihood.
 
-    Source: SCGD paper, Algorithm 1. With Frobenius norms, the objective is
+    Source: SCGD paper, Algorithm 1. For scaled features φ̃ᵢ of row i with weights w, and for
+    F = Σ_i φ̃ᵢφ̃ᵢᵀ + σ²I, the objective is, with Frobenius norms,
 
         Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖,
         g(θ, w) = Σ_i (φ̃ᵢᵀw − yᵢ)²/σ² + ‖w‖² + (n − M) log σ².
@@ -54,15 +55,15 @@ class Minimax(AbstractBatchLearner):
     ascent_rate : float, function of the step, or None
         The learning rate of B; None = `learning_rate`.
     penalty : float or None
-        μ. None = μ* = ‖F‖‖F⁻¹‖, computed exactly at the start and, if `anchored`, at every evaluation. The
-        penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the papers, log|F| has a
+        The penalty μ. None = μ* = ‖F‖‖F⁻¹‖, computed at the start and, if `anchored`, at every evaluation.
+        The penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the papers, log|F| has a
         weight of at most μ/μ* in the objective. The history contains μ/μ* as `penalty_share`.
     box : float
         The bound of network weights and w, and of the factor between positive parameters and their start.
     ceiling : float
         The upper bound of the eigenvalues of A, as a multiple of tr F at the start.
     anchored : bool
-        An extension of the paper: every evaluation sets A, w and B to their exact values on all rows.
+        An extension of the paper. If True, every evaluation sets A, w and B to exact values on all rows.
     """
 
     n_streams: ClassVar[int] = 2  # one batch for descent and one for ascent

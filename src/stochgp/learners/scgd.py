@@ -33,10 +33,11 @@ class SCGD(AbstractBatchLearner):
     their weights. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
 
         F̃ ← (1 − b)F̃ + bF̂
-        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M]
-        θ ← θ − a G
+        G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀPφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr P]
+        θ ← θ − a G.
 
-    with M = F̃⁻¹ constant in the gradient. An optax optimizer other than `optax.sgd` replaces the last line.
+    M is the number of features. P = F̃⁻¹ is constant in the gradient. An optax optimizer other than
+    `optax.sgd` replaces the last line.
 
     If a row has the weight ρ_i and the noise variance σ²s_i/ρ_i, its terms in F̂ and G are multiplied by
     ρ_i/s_i, and ρ_i log s_i is added to the objective. The parameters of s_i train with the features.
@@ -46,10 +47,11 @@ class SCGD(AbstractBatchLearner):
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`. `learning_rate` is a in the formula above.
     tracking : float or function of the step
-        b, between 0 and 1. The gradient is unbiased only as b → 0. With 0, only evaluations change F̃.
+        The averaging rate b, between 0 and 1. If it is 0, only evaluations change F̃. The gradient is
+        unbiased only as b → 0.
     anchored : bool
-        An extension of the paper. Every evaluation sets F̃ and w to their exact values on all rows. It also
-        sets both variances to their optimum if `evaluator.refit` is True. With `tracking = 0`, steps then
+        An extension of the paper. If True, every evaluation sets F̃ and w to their exact values on all rows,
+        and both variances to their optimum if `evaluator.refit` is True. With `tracking = 0`, steps then
         minimise an upper bound of ℓ, and their gradients are unbiased at any batch size.
     """
 
@@ -101,7 +103,7 @@ class SCGD(AbstractBatchLearner):
         w = state.weights
 
         residual = matmul(Phi, w) - batch.y  # [B]
-        smoothed = matmul(matmul(Phi, factor.T), factor)  # φᵀM for each row, [B, M]
+        smoothed = matmul(matmul(Phi, factor.T), factor)  # φᵀF̃⁻¹ for each row, [B, M]
         by_Phi = 2 * weights[:, None] * (jnp.outer(residual, w) / s2 + smoothed)
         squares = jnp.sum(weights * residual**2)
         trace = jnp.sum(factor**2)

@@ -120,8 +120,8 @@ class SVGP(AbstractBatchLearner):
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈batch} ρ_i E_q log p(y_i | f(x_i)).
 
     Here u = f(Z) are the values of f at the inducing points Z, and ρ_i are the weights of the rows. The
-    kernel, the inducing points and the likelihood follow the gradient with `optimizer`. The distribution
-    N(m, S) of the whitened v = L⁻¹u, k(Z, Z) = LLᵀ, takes natural-gradient steps of size γ = `natural_rate`.
+    kernel, the inducing points and the likelihood follow the gradient with `optimizer`. The whitened values
+    v = L⁻¹u, k(Z, Z) = LLᵀ, have the distribution N(m, S), which takes natural-gradient steps of size γ.
     With w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of `objectives.elbo.sites`, a step is
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i.
@@ -133,7 +133,7 @@ class SVGP(AbstractBatchLearner):
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`. The default `learning_rate` is the best in trials, or 0.03 without trials.
     natural_rate : float or function of the step
-        γ, above 0 and at most 1.
+        The step size γ, above 0 and at most 1.
     steps : int
         The number of steps if `epochs` is None.
     spread : float or None
@@ -208,11 +208,9 @@ class SVGP(AbstractBatchLearner):
 class VGP(AbstractQuasiNewton):
     """L-BFGS descent on −ELBO per datum with the best Gaussian q(f).
 
-    Source: Opper and Archambeau (2009).
-
-    The kernel and the likelihood's parameters follow the exact gradient of the ELBO (`objectives.elbo`).
-    An evaluation takes O(L N³) for L latent functions. The inducing points stay fixed. The learned q(u) is
-    the Gaussian that follows from the Gaussian approximation of each row's likelihood.
+    Source: Opper and Archambeau (2009). The kernel and the likelihood's parameters follow the exact gradient
+    of the ELBO (`objectives.elbo`). An evaluation takes O(L N³) for L latent functions. The inducing points
+    stay fixed. The learned q(u) follows from the Gaussian approximation of each row's likelihood.
 
     Raises TypeError for a model without inducing points.
 
@@ -223,8 +221,7 @@ class VGP(AbstractQuasiNewton):
     tolerance : float
         The run ends when the predicted gain of a step, in nats per datum, is below this number.
     spread : float or None
-        The standard deviation of a normal prior of the kernel's unconstrained parameters around their start.
-        None = no prior.
+        The standard deviation of a normal prior of the kernel's unconstrained parameters; None = no prior.
     """
 
     epochs: int | None = None

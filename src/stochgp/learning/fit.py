@@ -21,7 +21,7 @@ from stochgp.sharding import together
 
 SHARE_FOR_ROWS = 0.25  # maximum share of free memory for rows that stay on the device
 COMPILER_BYTES = 150_000_000  # memory that remains in use after compilation
-STEPS_COMPILER_BYTES = 350_000_000  # the same for a feature GP, with a margin
+STEPS_COMPILER_BYTES = 350_000_000  # the same memory for a feature GP, with a margin
 SHARE_OF_PASS = 0.1  # maximum share of the remaining time for a pass over the rows of a feature GP
 MIN_SECONDS = 1e-6  # shortest time that a clock can measure
 MIN_ROWS = 200  # number of rows for learning if there is no time for more

@@ -105,7 +105,7 @@ class Run:
             ended = self._ended()  # a resumed run may have ended
             while ended is None:
                 self._advance()
-                # An uninterrupted run would have no evaluation after an incomplete block of steps.
+                # Skip an incomplete block: an uninterrupted run has no evaluation after it.
                 if checkpoint is not None and is_writer() and not self.at.cut:
                     facts = {"history": self.history, "seconds": self.seconds()}
                     checkpoints.write(checkpoint, self.at, facts, mark, notes)
@@ -130,7 +130,7 @@ class Run:
         return self.earlier + time.perf_counter() - self.begun
 
     def is_over(self, fraction: float = 1.0) -> bool:
-        """Return True if another block and its evaluation would exceed this fraction of the time."""
+        """Return True if another block of steps would exceed this fraction of the time limit."""
         kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed  # inf without a time limit
         return self.stopped or deadline.left() < kept + self.evaluations.expected + self.pieces.expected
 
@@ -307,7 +307,7 @@ def take_stretch(
 ) -> tuple[Any, int, Numbers]:  # fmt: skip
     """Return the state at the next evaluation, the number of steps, and their mean metrics.
 
-    Fewer steps are taken after `most` steps or at the deadline. Raises TimeIsUpError without time to begin.
+    It stops earlier after `most` steps or at the deadline. Raises TimeIsUpError if no step is possible.
     """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_evaluation, plan.total_steps - step)
@@ -333,8 +333,7 @@ def take_stretch(
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    The search goes up while the criterion falls, or down if the first option up is not better. It ends if
-    `criterion` returns None.
+    The search goes up while the criterion falls, else down. It ends if `criterion` returns None.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:

@@ -1,8 +1,8 @@
 """The evidence lower bound (ELBO), Σ_i ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y).
 
-For each row and latent function, q(f) may have a site: a Gaussian factor exp(−½ β f² + r f) that approximates
-the likelihood of the row. The best Gaussian q(f) has this form (Opper and Archambeau 2009). With W = diag β
-and B = I + W^½ K W^½, q(f) has the covariance S = K − K W^½ B⁻¹ W^½ K, the mean m = S r, and
+A site is a Gaussian factor exp(−½ β f² + r f) that approximates the likelihood of a row. The best Gaussian
+q(f) is the prior times one site for each row (Opper and Archambeau 2009). With W = diag β and
+B = I + W^½ K W^½, q(f) has the covariance S = K − K W^½ B⁻¹ W^½ K, the mean m = S r, and
 
     α = K⁻¹m = r − W m,    KL(q ‖ p) = ½ (mᵀα − Σ_i β_i S_ii + log|B|).
 """
@@ -107,7 +107,7 @@ def _expected(likelihood: Any, rows: Data, mean: Any, variance: Any) -> Float[Ar
 
 
 def _bound(gp: SparseGP, rows: Data, process: Any, count: Array) -> Float[Array, ""]:
-    """Return the sum over some rows, minus their share of KL(q ‖ p)."""
+    """Return the expected log density of some rows, minus their share of KL(q ‖ p)."""
     rows = cast(rows, jnp.float64)
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
     return total - jnp.sum(rows.weight) / count * process.divergence()

@@ -42,18 +42,15 @@ class AbstractFunctions(eqx.Module):
 class AbstractPosterior(eqx.Module):
     """The posterior of the latent function f, with its means, variances and covariances.
 
-    Call the methods inside `jax.enable_x64(True)`. `mean` and `mean_and_variance` need exactly `block_rows`
-    rows, so that they compile only once: fill up the last block. If `block_rows` is None, they accept any
-    number of rows.
+    Call the methods inside `jax.enable_x64(True)`. Call `mean` and `mean_and_variance` with `block_rows`
+    rows, because each new number of rows is compiled. If `block_rows` is None, any number is possible.
     """
 
     # This makes methods plain functions. Equinox would create a pytree at each access.
     __getattribute__ = object.__getattribute__
 
     block_rows: eqx.AbstractClassVar[int | None]
-    leaves_groups_out: ClassVar[bool] = (
-        False  # True if `errors_of_left_out` leaves out whole groups
-    )
+    leaves_groups_out: ClassVar[bool] = False  # True if `errors_of_left_out` leaves out whole groups
 
     @property
     def dtype(self) -> str | None:

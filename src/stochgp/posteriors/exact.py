@@ -73,8 +73,8 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """Return mean and variance for each row.
 
-        With few training rows, the variance is bᵀΣb + k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, where
-        b = A⁻¹k(X, x). The part without bᵀΣb is at least its rounding error.
+        With few training rows, the variance is the error variance of the predictor bᵀy with b = A⁻¹k(X, x).
+        It includes the effects of rounding errors and jitter on b.
         """
         X = np.asarray(X)
         if not self.is_exact:
@@ -91,7 +91,6 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         return np.minimum(of_noise + np.maximum(rest, rounding), prior)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return the covariance matrix of f, without eigenvalues below its rounding error."""
         X = np.asarray(X, np.float64)
         rest, half = dense.block(self.system.kernel, X, X), self.factor.half(self.across(X).T)
         prior, wide = rest.diagonal().copy(), half.astype(np.float64)
@@ -220,8 +219,8 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z).
 
-        It is CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)]. Eigenvalues of the bracket below its rounding
-        error are removed. The result is at least the exact covariance.
+        It is CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)]. Negative eigenvalues of the bracket are removed.
+        The result is at least the exact covariance.
         """
         Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
         across = dense.block(kernel, np.asarray(self.system.X), Z)
@@ -349,7 +348,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """Return the posterior for another kernel and noise level. ValueError if A has no factor."""
+    """Return the posterior for another kernel and noise level; ValueError if A has no factor."""
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

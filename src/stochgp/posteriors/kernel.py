@@ -123,7 +123,7 @@ class AbstractKernelPosterior(AbstractPosterior):
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 
-    τ is calibrated so that the mean log variance of f at left-out rows is right.
+    τ is calibrated with more accurate variances of f at some left-out rows.
 
     Let Q = A⁻¹ and α = Qy. The prediction of row i from all other rows has the error α_i/Q_ii and the
     variance 1/Q_ii (Rasmussen and Williams 2006, equations 5.10 to 5.12). If α is an iterative solution, the
@@ -176,7 +176,7 @@ class AbstractKernelPosterior(AbstractPosterior):
     def left_out(
         self, rows: Int[np.ndarray, " P"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Return the leave-one-out error of each row and the variance of one observation there."""
+        """Return the leave-one-out error at each row and the variance of one observation there."""
         V = self.left_out_variances(rows)
         e = np.asarray(self.weights, np.float64)[rows, 0] * V + self.residual[rows]
         return e, self.system.variance_of_one(rows, V)
@@ -197,7 +197,7 @@ class AbstractKernelPosterior(AbstractPosterior):
         return rows, self.near.left_out(rows, MANY)[1]
 
     def with_information(self) -> Any:
-        """Return the posterior with calibrated τ, or unchanged if exact or without time."""
+        """Return the posterior with calibrated τ; unchanged for exact variances or without time."""
         if self.is_exact or len(self.weights) == 1:
             return self
         try:
@@ -215,10 +215,10 @@ class AbstractKernelPosterior(AbstractPosterior):
         return self.changed(information=math.exp(found))
 
     def calibrated(self, group: Any = None) -> tuple[Any, float]:
-        """Return the posterior with all variances multiplied by c, and c.
+        """Return the posterior with all variances multiplied by a factor c, and c.
 
-        After the multiplication, the mean squared standardised error of left-out rows is 1. If `group` is
-        set, rows of the same group are left out together.
+        After the multiplication, the mean squared standardised error of left-out rows is about 1. If `group`
+        is set, rows of the same group are left out together.
         """
         N = len(self.weights)
         if N == 1:

@@ -61,7 +61,6 @@ class VariationalPosterior(AbstractPosterior):
         return mean[:, 0], variance[:, 0]
 
     def latent_moments(self, X: Rows) -> tuple[Float[Any, "N L"], Float[Any, "N L"]]:
-        """Return mean and variance of every latent function for one block of rows."""
         if isinstance(self.process, InducingProcess):
             return self.process.moments_on_host(np.asarray(X, np.float64))
         return self._moments(X)
@@ -99,7 +98,6 @@ class VariationalPosterior(AbstractPosterior):
         return rows.y - mean, variance
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        """Return the covariance matrix of f, without eigenvalues below its rounding error."""
         N, B = len(X), BLOCK
         Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # multiples of B need fewer compilations
         Z[:N] = X
