@@ -119,7 +119,7 @@ def test_gaussian_data_keep_every_bit_of_constant_noise(family):
     assert_array_equal(default.predict_interval(X), gaussian.predict_interval(X))
 
 
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+@pytest.mark.filterwarnings("ignore:the time limit ended the fit before the first step")
 def test_few_rows_and_little_time_choose_nothing():
     few = make().fit(*rows(60))
     assert few.plan_["likelihood"]["choice"] == GAUSSIAN

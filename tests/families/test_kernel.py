@@ -250,7 +250,7 @@ def test_a_time_limit_ends_a_solve_with_the_best_point_and_says_so():
     assert model.fit_report_["residual"] > 0.01
 
 
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+@pytest.mark.filterwarnings("ignore:the time limit ended the fit before the first step")
 def test_a_checkpoint_of_the_learning_continues_to_the_same_result(tmp_path):
     settings = {"kernel": "rbf", "learner": learners.BSGD(epochs=100), "random_state": 0}
     whole = KernelGPRegressor(**settings).fit(X, y)

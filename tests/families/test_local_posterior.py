@@ -50,7 +50,7 @@ def test_the_fewest_neighbours_that_lose_little_are_taken(lengthscale, wanted):
     assert chosen["choice"] == wanted == next((n for n in (64, 128) if lost[n] <= 0.004), 256)
 
 
-@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+@pytest.mark.filterwarnings("ignore:the time limit ended the fit before the first step")
 def test_where_time_is_short_no_numbers_are_compared():
     found = fitted(time_limit=1e-3)
     assert found._fitted.posterior.n_neighbours == 256 and "neighbours" not in found.plan_

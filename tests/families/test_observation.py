@@ -83,7 +83,7 @@ def test_a_file_and_a_summary_hold_the_likelihood(name, fitted, tmp_path):
         loaded.sample_y(NEW[:5], 2, include_noise=True), model.sample_y(NEW[:5], 2, include_noise=True)
     )
     assert str(loaded.likelihood_) == str(model.likelihood_)
-    assert f"Observations around predictions: {name}" in model.summary()
+    assert f"Distribution of observations: {name}" in model.summary()
     assert hasattr(model, "noise_variance_") == (name == "student-t")
 
 

@@ -62,7 +62,7 @@ def test_what_follows_a_fit_knows_the_directions(both, tmp_path):
     rotated.save(tmp_path / "model.stochgp")
     loaded = load(tmp_path / "model.stochgp")
     np.testing.assert_array_equal(loaded.predict(X[N:]), rotated.predict(X[N:]))
-    assert "Matern32 along other directions" in loaded.summary()
+    assert "Matern32 on rotated inputs" in loaded.summary()
     noise = Gaussian(known_noise(rotated.noise_variance_ / np.var(Y[:N])))
     kept = KernelGPRegressor(rotated.kernel_, learner=None, **SETTINGS | {"likelihood": noise}).fit(
         X[:N], Y[:N]

@@ -1,4 +1,4 @@
-"""Parts that all estimators share: the interface of scikit-learn, predictions, saving, reports."""
+"""Code shared by all estimators: settings, predictions, saving and reports."""
 
 from .base import PosteriorRegressor
 from .fitted import FunctionDraws

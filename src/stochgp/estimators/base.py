@@ -1,4 +1,4 @@
-"""The interface of scikit-learn that all estimators share: settings, and everything that follows from a posterior. Each family has its own `fit`."""
+"""Base classes of all estimators: settings, checks of settings, and prediction methods."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ from stochgp.tables.encoding import known_instead
 from stochgp.transforms import Log
 from stochgp.warning import say, warn
 
-FEW_BYTES = 1 << 25  # whose check would take longer than the prediction of a row
+FEW_BYTES = 1 << 25  # smaller predictions skip the memory check if memory_limit is None
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -43,7 +43,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be, and how that is said
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # setting: its check, and the end of its error
     "n_features": (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1"),
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
@@ -56,7 +56,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
         lambda v: v is None or v == "auto" or (_is_number(v) and math.isfinite(v)),
         "'auto', None or a finite number",
     ),
-    "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
+    "members": (lambda v: len(v) > 0, "'auto' or contain at least one estimator"),
 }
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -66,7 +66,7 @@ CHOICES = {
 
 
 def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
-    """Raise ValueError, naming the setting, its value and what it must be, or TypeError for another kind of thing."""
+    """Raise ValueError if a setting is invalid, or TypeError if `solver` has the wrong type."""
     for name, value in settings.items():
         if name in RULES:
             holds, what = RULES[name]
@@ -83,9 +83,9 @@ def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ..
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PosteriorEstimator(BaseEstimator):
-    """A scikit-learn estimator whose `fit` leaves a `Fitted`, or a pool of these, in `_fitted`. Its settings are described by `GPEstimator`."""
+    """Base class of all estimators; `GPEstimator` documents its settings."""
 
-    # scikit-learn requires that `__init__` takes any value, and that `fit` checks it.
+    # Types are not checked in `__init__`: scikit-learn requires that `fit` checks the settings.
     __no_type_check__: ClassVar[bool] = True
     memory_limit: str | int | float | None = None
     time_limit: float | None = None
@@ -105,10 +105,11 @@ class PosteriorEstimator(BaseEstimator):
         n_rows_: int = field(init=False)
 
     def save(self, path: Any) -> None:
-        """Write the fitted model to one safetensors file, or to a binary file object; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
+        """Write the fitted model to a safetensors file or a binary file object.
 
-        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox, nor registered by `stochgp.register`, and warns
-        of settings that the file cannot hold.
+        `stochgp.load` reads the file. Only the file of a kernel GP contains training rows and targets.
+        Raises ValueError if a part of the model is neither from stochgp or Equinox nor registered with
+        `stochgp.register`. Warns about settings that cannot be saved.
         """
         check_is_fitted(self)
         save(self, path)
@@ -125,7 +126,7 @@ class PosteriorEstimator(BaseEstimator):
         vars(self).update(unpack(state))
 
     def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
-        """Return checked inputs, with warnings about odd ones; rows to learn from may be outside of the training range."""
+        """Return checked inputs. Warn about unused columns and, unless `learns`, extrapolation."""
         check_is_fitted(self)
         encoder = self._fitted.encoder
         if encoder is not None:
@@ -151,50 +152,50 @@ class PosteriorEstimator(BaseEstimator):
         return found
 
     def _distribution(self, X: Float[np.ndarray, "N D"], what: str, bytes_of_row: int) -> Any:
-        """Return the distribution of an observation at each row of `_read`, if the memory limit allows it."""
+        """Return the distribution of an observation at each row. Raise MemoryLimitError if needed."""
         self._reserve(f"{what} at {len(X)} rows", len(X), bytes_of_row * len(X))
         return self._fitted.distribution(X)
 
     def _reserve(self, what: str, n_rows: int = 0, results: int = 0, **wanted: Any) -> None:
-        """Refuse what would exceed the memory limit (`AbstractPosterior.need_bytes`, and so many bytes of results). Few bytes always fit into half of what is available."""
+        """Raise MemoryLimitError if the prediction and its `results` bytes exceed the limit."""
         need = self._fitted.need_bytes(n_rows, **wanted) + results
         if self.memory_limit is not None or need > FEW_BYTES:
             Budget.of(self.memory_limit).require(need, what)
 
 
 class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
-    """Predictions of a regressor, from its `Fitted`."""
+    """Prediction methods of regressors."""
 
     mean: float | str | None
-    _checks_targets: ClassVar[bool] = True  # False for members of a pool, which has checked them
+    _checks_targets: ClassVar[bool] = True  # False for pool members: the pool checks the targets
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
     ) -> Any:
-        """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
+        """Predict the mean of the latent function f and, on request, its uncertainty.
 
-        Rows are taken in blocks, so that memory grows with N only by the result.
+        For transformed targets and counts, the mean is that of an observation.
 
         Parameters
         ----------
         X
-            Rows [N, D], with the columns of `fit`.
+            Input rows [N, D], with the columns of the training data.
         return_std, return_cov : bool
-            One of them: the standard deviation [N], or the covariance [N, N] too.
+            Return also the standard deviation [N] or the covariance matrix [N, N]. Only one may be True.
         include_noise : bool
-            False: of f, as in scikit-learn. True: of an observation, whose variance is that of f and of the noise.
+            True: the variance of the noise is added to the variance of f.
 
         Returns
         -------
-        The mean [N], or a pair of it and what was asked for. All float64, in target units, covariances in their squares.
+        The mean [N], or a tuple of the mean and the uncertainty, as float64 arrays in target units.
 
         Raises
         ------
         ValueError
-            For both at once, for inputs that cannot be used, and for a covariance over the memory limit (with both numbers).
+            If the inputs are invalid, if both options are True, or if the memory limit is exceeded.
         """
         if return_std and return_cov:
-            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+            raise ValueError("return_std and return_cov cannot both be True")
         X = self._read(X)
         if return_cov:
             self._reserve(f"a covariance of {len(X)} rows", len(X), covariance=True)
@@ -206,58 +207,59 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return self._fitted.mean(X)
 
     def predict_distribution(self, X: Any) -> AbstractDistribution:
-        """Return the distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
+        """Return the predictive distribution of an observation at each row, noise included.
 
         Returns
         -------
-        A value with `logpdf`, `cdf`, `sf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
-        and `std` are those of `predict(X, return_std=True, include_noise=True)`.
+        A distribution of `stochgp.distributions` in target units. Its methods `logpdf`, `cdf`, `sf`,
+        `quantile`, `interval`, `sample` and `crps` and its properties `mean` and `std` cover all rows.
         """
         return self._distribution(self._read(X), "distributions", 24)
 
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, " N *Q"]:
-        """Return the quantiles of an observation at each row, noise included, in target units.
+        """Return quantiles of an observation at each row, noise included, in target units.
 
-        For a Gaussian they are mean + std · Φ⁻¹(q). The result is [N] for a number q and [N, Q] for a list.
+        The result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers.
 
         Raises
         ------
         ValueError
-            Unless every q is above 0 and below 1.
+            If a value of q is not between 0 and 1.
         """
         found = np.asarray(q, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"q is {q!r}; it must be a number, or a list of numbers, above 0 and below 1")
+            raise ValueError(f"q must be a number, or a list of numbers, between 0 and 1, but is {q!r}")
         distribution = self._distribution(self._read(X), f"{found.size} quantiles", 16 * found.size)
         return distribution.quantile(found)
 
     def predict_frame(self, X: Any, level: float = 0.95) -> Any:
-        """Return a pandas data frame of predicted observations, noise included, with the index of X.
+        """Return predicted observations, noise included, as a pandas data frame.
 
-        Its columns are mean, std (the standard deviation), median, lower and upper; the last two are the ends of `predict_interval`.
+        The columns are mean, std (standard deviation), median, lower and upper, the last two as in
+        `predict_interval`. The index is that of X if X is a pandas data frame.
         """
         frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
-        """Return (lower, upper) of the central interval that contains an observation at each row with probability `level`.
+        """Return the lower and upper limits of the central predictive interval for each row.
 
-        The noise is included.
+        An observation at the row, noise included, lies in the interval with probability `level`.
 
         Raises
         ------
         ValueError
-            Unless 0 < level < 1.
+            If `level` is not between 0 and 1.
         """
         return self._distribution(self._read(X), "intervals", 32).interval(level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
     ) -> Float[np.ndarray, "N S"]:
-        """Joint draws of f at the rows of X from the posterior, in target units; with `include_noise` of observations there.
+        """Draw joint samples of f at the rows of X from the posterior, in target units.
 
-        Observations have independent noise, and at each row the distribution of `predict_distribution`, heavy tails and corrections included; what a pool corrects in the
-        probabilities of its mixture, and its frequent values, are not.
+        With `include_noise=True`, draw observations with independent noise. At each row they follow
+        `predict_distribution`, but samples from a pool do not include its recalibration.
         """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
@@ -268,10 +270,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:
-        """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
+        """Draw functions from the posterior that can be evaluated at any rows.
 
-        With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless
-        `n_samples` is a whole number of at least 1.
+        After `f = model.sample_functions(8)`, `f(X)` has the shape [rows, 8], in target units. It is
+        differentiable if X is a JAX array. Raises ValueError if `n_samples` is not a positive whole number.
         """
         check_is_fitted(self)
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
@@ -282,16 +284,16 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
 
 class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
-    """Predictions of a classifier, from its `Fitted`, whose distribution is `Categorical`."""
+    """Prediction methods of classifiers."""
 
     classes_: np.ndarray
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """P(y = c) of each row and class, in the order of `classes_`, averaged over the posterior of the latent functions."""
+        """Return the probability of each class for each row [N, C], in the order of `classes_`."""
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """Return the logarithms of the probabilities, accurate where these are small."""
+        """Return the logarithms of `predict_proba`, accurate even for tiny probabilities."""
         X = self._read(X)
         return self._distribution(X, "probabilities", 32 * len(self.classes_)).log_probabilities
 
@@ -303,36 +305,41 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GPEstimator(PosteriorEstimator):
-    """An estimator of one family.
+    """Base class of estimators with one model.
 
     Parameters
     ----------
     time_order : "auto", "interpolate" or "forecast"
-        New rows lie between the training rows, or after them in time; then whole blocks of time are held out. "auto": "forecast", if dates or increasing
-        columns give the time, and errors of neighbours in time resemble each other.
-    random_state : None, an integer, a NumPy RandomState or Generator
-    standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
-    missing : "auto": gaps are filled in, rows without a target, or with a code such as −9999 for a missing one, are left out (docs/methods/data.md);
-        "refuse": errors; "keep": as "auto", but codes are learned from
-    dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
-    memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
-    time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    devices : None, "all" or a number: one device, all, or so many; `plan_` reports what they share (docs/methods/devices.md)
+        "interpolate": new rows lie between training rows. "forecast": new rows are later in time, so whole
+        blocks of time are held out. "auto": "forecast" if dates or increasing columns give the time of each
+        row and the errors of successive rows are correlated; otherwise "interpolate".
+    random_state : None, int, NumPy RandomState or Generator
+    standardize : bool, True scales inputs and real targets to mean 0 and standard deviation 1
+    missing : "auto", "refuse" or "keep"
+        "auto": missing inputs are filled in, and rows without a target, or with a code such as −9999 as
+        target, are dropped. "refuse": both are errors. "keep": like "auto", but codes count as targets.
+    dtype : "float32" or "float64", the dtype of rows, kernels and features
+    memory_limit : str such as "1GB", int (bytes) or None (half of the available memory)
+        A call that would need more memory for the process raises MemoryLimitError.
+    time_limit : float or None
+        Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` describes how.
+    devices : None (one device), "all", or the number of devices (docs/methods/devices.md)
     verbose : "auto", 0 or 1
-        "auto": fits of more than 3 s show a line of progress on a terminal or in a notebook; 0: nothing; 1: progress everywhere, and notes, on stderr.
+        "auto": fits longer than 3 s show progress on a terminal or in a notebook. 0: no output. 1: progress
+        and notes on stderr.
 
     Attributes
     ----------
     converged_, plan_, history_
-        False if a limit ended the run (see the learner's docstring); choices and reasons; a dict per evaluation (docs/methods/history.md).
+        False if the fit ended early or did not converge; decisions; entries as in docs/methods/history.md.
     n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
-        Steps; seconds; inputs and names, the latter for data frames.
+        Number of steps; duration; number and names of input columns; name of the target column.
     """
 
     standardize: bool = True
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """`help` shows the parameters and attributes that estimators share after those of the family."""
+        """Insert the shared parameters and attributes into the docstring of a subclass."""
         super().__init_subclass__(**given)
         if cls.__doc__ is None or "{shared}" not in cls.__doc__:
             return
@@ -345,29 +352,29 @@ class GPEstimator(PosteriorEstimator):
             cls.__doc__ = cls.__doc__.replace(name, "\n    ".join(filter(None, map(str.strip, shared))))
 
     def summary(self) -> str:
-        """Describe the fitted model in at most 20 lines: data, model, noise, accuracy, notes; `print(plan_)` shows all decisions."""
+        """Describe data, model, noise, accuracy and notes of the fit in at most 20 lines."""
         return summarise(self)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FamilyRegressor(PosteriorRegressor, GPEstimator):
-    """A regressor of one family.
+    """Base class of regressors with one model.
 
     Parameters
     ----------
     mean : None, number, "linear" or "trees"
-        Prior mean in target units; None = the average of the targets, or 0 with standardize=False. "linear": a + bᵀx by ridge regression, so that f is what a
-        line leaves; not of feature GPs. "trees": a sum of symmetric trees by boosting, cross-fitted: each of five folds is predicted by trees of the others, and f is what these leave
-        (Friedman, 2001; Chernozhukov et al., 2018). Both are of rows in memory.
+        Prior mean in target units. None: the average of the targets, or 0 with standardize=False. "linear":
+        a ridge regression, not available for feature GPs. "trees": boosted symmetric trees (Friedman, 2001),
+        cross-fitted with five folds (Chernozhukov et al., 2018). Both need the training rows in memory.
     """
 
     mean: float | str | None = None
     likelihood: Any = "auto"
-    _chosen_likelihood: ClassVar[str | None] = None  # by an earlier fit of more or fewer rows
+    _chosen_likelihood: ClassVar[str | None] = None  # choice of an earlier fit, for example before a refit
 
     @property
     def _target(self) -> str:
-        """Return "positive" or "count" if the targets are transformed by "log" or "count", else "real"."""
+        """Return "positive" for transform "log", "count" for transform "count", else "real"."""
         T = self.likelihood.transform if isinstance(self.likelihood, Warped) else None
         if isinstance(T, Log) and T.shift == 0:
             return "positive"
@@ -375,7 +382,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     @property
     def _likelihood(self) -> Any:
-        """`likelihood=` of the targets that the model sees, which may be transformed; for "auto" the choice of an earlier fit."""
+        """Return `likelihood` without its transform; for "auto", the choice of an earlier fit."""
         found = self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
         is_auto = isinstance(found, str) and found == "auto"
         return self._chosen_likelihood or found if is_auto else found

@@ -1,4 +1,4 @@
-"""Warnings of data, of useless fits, and of new rows far from the training rows."""
+"""Warnings about data, poor fits, and new rows far from the training rows."""
 
 import dataclasses
 import math
@@ -25,40 +25,38 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.transforms import Log
 from stochgp.warning import warn
 
-# Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
-# 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
+# In simulations, intervals were sometimes too narrow with fewer different rows.
 FEW_ROWS = 40
-OFTEN, SELDOM = 1.5, 0.5  # how often a row counts on average
-SAME = 1e-6  # relative difference of values that count as equal
+OFTEN, SELDOM = 1.5, 0.5  # mean weights that cause a warning
+SAME = 1e-6  # maximum relative difference of equal values
 MOST_NAMED = 5
-MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no value so large a share
-ROWS, SECONDS = 512, 2.0  # that are predicted, and seconds of a time limit for them
-LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
+MOST_ALIKE = 0.5  # share of counts with the smallest value that causes a warning
+ROWS, SECONDS = 512, 2.0  # rows for the check of a fit; seconds that must remain before a time limit
+LEVEL, INSIDE = 0.95, 0.8  # level of the checked intervals; coverage below this causes a warning
 Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of the mean of the new ones
-MAX_RANGES = 100.0  # distance of a new row from the training range; float32 kernels lose digits of all rows from about 10,000
-MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training standard deviations
+SHIFT, CERTAIN = 1.0, 4.0  # minimum shift: standard deviations of training rows, plus standard errors
+MAX_RANGES = 100.0  # maximum distance of a new row from the training range, in units of the range
+MAX_DEVIATIONS = 1_000.0  # maximum distance of a new target from the mean, in standard deviations
 
 
 def warn_of_data(data: TrainingData, *, learns: bool) -> None:
-    """Warn of too few rows to learn from, repeated rows, targets without a scale, and counts mostly 0."""
+    """Warn about too few rows, unusual weights, equal targets, and counts with one main value."""
     n, rho, alike = data.n_rows, data.rows.weights, 0.0
     if isinstance(data.transform, Log) and data.transform.shift:
         counts = data.given_targets(True)
         alike = float(np.average(counts == counts.min(), weights=rho))
     many = f"the {n} different rows count as {rho.sum():.6g}"
-    uncertain = f"what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow"
-    agree = "each is taken for observations that agree exactly; if they are copies or averages, the noise is underestimated"
-    compare = "weights that only compare rows with each other should have the mean 1"
-    too_little = "a rounded transform of a Gaussian says too little of how rare the others are; SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are"
+    uncertain = f"with fewer than {FEW_ROWS} rows, hyperparameters and intervals are uncertain"
+    agree = "a repeated row counts as several equal observations; if rows are copies or averages, the noise is underestimated"
+    compare = "if weights only compare rows with each other, scale them to the mean 1"
+    too_little = "the rounded Gaussian model may fit the larger counts badly; try SparseGPRegressor with likelihood='poisson' or 'negative-binomial'"
     checks = {
         f"only {n} different row(s): {uncertain}": learns and n < FEW_ROWS,
         f"{many}: {agree}": learns and rho.mean() >= OFTEN,
-        f"{many}, and intervals are as wide as so few rows leave them; {compare}": learns
-        and rho.mean() <= SELDOM,
-        "all targets are equal: their scale is unknown, and standard deviations are as if it were 1": data.standardized
+        f"{many}, and intervals are as wide as for so few rows; {compare}": learns and rho.mean() <= SELDOM,
+        "all targets are equal: their scale is unknown, so standard deviations assume a scale of 1": data.standardized
         and np.ptp(data.rows.y) == 0,
-        f"{alike:.0%} of the counts are the smallest one: {too_little}": alike > MOST_ALIKE,
+        f"{alike:.0%} of the counts have the smallest value: {too_little}": alike > MOST_ALIKE,
     }
     for text, holds in checks.items():
         if holds:
@@ -67,19 +65,19 @@ def warn_of_data(data: TrainingData, *, learns: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The smallest and the largest value of each input column of the training rows."""
+    """The smallest and largest training value of each input column."""
 
     low: Float[np.ndarray, " D"]
     high: Float[np.ndarray, " D"]
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
-        """With further rows among those of training."""
+        """Extend the ranges to further training rows."""
         if len(X) == 0:
             return self
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
 
     def varying(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> str:
-        """Return a warning of columns that were constant in training, and vary in X; else ""."""
+        """Return a warning if constant training columns vary in X, else ""."""
         moved, held = np.zeros(len(self.low), bool), np.flatnonzero(self.low == self.high)
         moved[held] = ~np.isclose(X[:, held], self.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
         if not moved.any():
@@ -90,7 +88,7 @@ class Seen:
         )
 
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
-        """Return a warning of rows outside of the training range, and True if half of them lie outside by half of a column's width."""
+        """Return a warning about rows outside the training range, and True if many are far away."""
         width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
         columns = np.flatnonzero(width > 0)
         if len(X) and len(columns):
@@ -112,7 +110,7 @@ class Seen:
 
 
 def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
-    """Return the columns' names, or their numbers from 1 on."""
+    """Return the names of at most 5 columns, or their numbers starting from 1."""
     indices = np.flatnonzero(which)
     names = [
         repr(encoder.output_names[i]) if encoder is not None and encoder.named else str(i + 1)
@@ -123,7 +121,7 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return log p(y) by the model and by one distribution of these targets, in nats, and 1 for each y in its interval."""
+    """Return for each row log p(y) of model and constant, and 1 if y is in its 95 % interval."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
@@ -133,7 +131,7 @@ def scores(fitted: Fitted, rows: Data) -> Scores:
 def constant_of(
     y: Float[np.ndarray, " n"], weight: Float[np.ndarray, " n"], is_counts: bool
 ) -> AbstractDistribution:
-    """Return the normal distribution of mean and variance of y; for counts one of a log-normal rate."""
+    """Return a constant distribution with the mean and variance of y: normal, or of counts."""
     mean = float(np.average(y, weights=weight))
     variance = float(np.average((y - mean) ** 2, weights=weight))
     alike = lambda value: np.full(len(y), value)
@@ -146,9 +144,10 @@ def constant_of(
 def caution_of(
     fitted: Fitted, rows: Data, what: str, score: Callable[[Fitted, Data], Scores] | None = None
 ) -> str:
-    """Return a warning if the first of these rows prefer a constant, or if intervals hold too few of them; else "".
+    """Return a warning if a constant predicts the rows better or coverage is low, else "".
 
-    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats per row more. Too few rows, or equal targets, tell nothing.
+    The first 512 rows are used. Because the constant has two parameters fitted to the n rows, its log score
+    is reduced by 2/n nats per row. Fewer than 40 rows, or equal targets, give no warning.
     """
     rows = rows.counted().take(slice(ROWS))
     if len(rows) < FEW_ROWS or np.ptp(rows.y) == 0:
@@ -158,8 +157,8 @@ def caution_of(
     rivals = {"a constant": found[1] - 2 / weight.sum()}
     if prefer(found[0], rivals, cells_of(rows, fitted), weight, fewest=FEW_ROWS).name is not None:
         return (
-            f"{what} are predicted worse than by a constant: {-model:.3f} nats per row, against {-constant:.3f} "
-            "for their mean and variance. Predictions and their uncertainty may be useless"
+            f"{what} are predicted worse than by a constant: negative log density {-model:.3f} per row, against {-constant:.3f} "
+            "for a distribution with their mean and variance. Predictions and their uncertainty may be useless"
         )
     if within < INSIDE:
         return f"{within:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
@@ -174,20 +173,21 @@ def caution_after_fit(
     is_optimal: bool,
     context: FitContext,
 ) -> str:
-    """Return a warning of a useless fit, by held-out rows, or by some training rows if there is time and memory to predict them; else "".
+    """Return a warning if the fit predicts worse than a constant, else "".
 
-    A constant is a model of the family: at the optimum of an exact objective, the fit predicts the training rows at least as well.
+    Held-out rows are used if there are any, otherwise some training rows if time and memory allow. With
+    `is_optimal` training rows are not checked: an optimal fit predicts them at least as well as a constant.
     """
     held_out, constant = (context.report.get(name, math.nan) for name in ("held_out_nlpd", "constant_nlpd"))
     if is_optimal or (not math.isnan(held_out) and learned.n_iter > 0):
         if data.mean_function is not None or not held_out > constant + SETTLED_BY:
             return ""
         return (
-            f"held-out rows are predicted worse than by a constant: {held_out:.3f} nats per row, against {constant:.3f} for the mean and "
-            "variance of the training targets. Predictions and their uncertainty may be useless"
+            f"held-out rows are predicted worse than by a constant: NLPD {held_out:.3f}, against {constant:.3f} for a distribution with "
+            "the mean and variance of the training targets. Predictions and their uncertainty may be useless"
         )
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
-        return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
+        return "the time limit ended the fit before the first step: hyperparameters have their initial values, and predictions may be poor"
     rows = dataclasses.replace(data.rows, y=data.given_targets(fitted.observation.rounding)).counted()
     rows = rows.take(random_rows(len(rows), ROWS))
     if deadline.left() < SECONDS or fitted.posterior.need_bytes(len(rows)) > context.budget.free():
@@ -196,49 +196,50 @@ def caution_after_fit(
 
 
 def further_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, context: FitContext) -> Data:
-    """Return the next rows of a stream; warn if they are far from the first ones, or predicted badly by the model so far."""
+    """Return rows for an update; warn if they are far from the first rows or poorly predicted."""
     fitted = estimator._fitted
     rows = read_rows(estimator._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
     rows = within_reach(fitted, rows, stacklevel=3)
     context.plan_ = estimator.plan_.without("caution")
-    caution = shift_of(fitted, rows) or caution_of(fitted, rows, "these rows, by what was learned before,")
+    caution = shift_of(fitted, rows) or caution_of(fitted, rows, "new rows, before the update,")
     if caution:
         warn(caution, ConvergenceWarning, stacklevel=3)
-        context.record("caution", caution, "of rows of the stream")
+        context.record("caution", caution, "new rows differ from earlier rows")
     return rows
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
-    """Return the groups of rows if they are enough, else clusters of near rows."""
+    """Return groups if there are enough, else clusters of near rows."""
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
 
 
 def shift_of(fitted: Fitted, rows: Data) -> str:
-    """Return a warning if targets or inputs of a stream are on average far from the first ones; else ""."""
+    """Return a warning if new rows have a different mean from the first rows, else ""."""
     far = []
     for name, part in drift(fitted, rows).items() if len(rows) else ():
         units = fitted.inputs if name == "inputs" else fitted.targets
         mean, std = np.abs(np.atleast_1d(part["mean"])), np.maximum(np.atleast_1d(part["std"]), 1.0)
         moved = mean > SHIFT + CERTAIN * std / math.sqrt(len(rows))
-        if moved.any() and np.any((units.mean != 0) | (units.scale != 1)):  # else first rows are not known
+        if moved.any() and np.any((units.mean != 0) | (units.scale != 1)):  # otherwise the scale is unknown
             first = np.arange(len(mean)) == np.argmax(moved)
             which = named_columns(fitted.encoder, first) if name == "inputs" else name
             far.append(f"{which} by {mean[first][0]:.3g}")
     if not far:
         return ""
     return (
-        f"these rows are on average far from the first ones, in standard deviations of those: {', '.join(far)}. They are standardised as the "
-        "first ones were, and what was learned of lengthscales and noise is of those: fit again on rows of both kinds"
+        f"the mean of the new rows is far from the first rows, in standard deviations of the first rows: {', '.join(far)}. Scaling and "
+        "hyperparameters are those of the first rows: call fit again on all rows"
     )
 
 
 def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
-    """Return new rows that cannot spoil the predictions of other rows; warn of changes (UserWarning).
+    """Clip distant inputs and drop rows with distant targets. Warn about each change.
 
-    Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
-    c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out.
+    A column with the training range [low, high] and scale s is clipped to [low − c r, high + c r], where
+    r = max(high − low, s) and c = MAX_RANGES. Rows with targets more than MAX_DEVIATIONS training standard
+    deviations from the training mean are dropped.
     """
     seen, targets = fitted.seen, fitted.targets
     if seen is not None and len(rows):
@@ -248,18 +249,18 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
             i, d = np.argwhere(far)[0]
             name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
             text = (
-                f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training rows and were moved to that "
-                f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}"
+                f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training range and were moved to that "
+                f"distance; the first is row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}"
             )
             warn(text, UserWarning, stacklevel=stacklevel + 1)
             rows = dataclasses.replace(rows, X=X)
-    if targets.mean != 0 or targets.scale != 1:  # else the scale of the training targets is not known
+    if targets.mean != 0 or targets.scale != 1:  # otherwise the scale of the targets is unknown
         far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
         if far.any():
             i = int(np.argmax(far))
             text = (
-                f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
-                f"training mean; the first: row {i + 1}, {rows.y[i]:g}"
+                f"{int(far.sum())} new row(s) were dropped: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
+                f"training mean; the first is row {i + 1}, {rows.y[i]:g}"
             )
             warn(text, UserWarning, stacklevel=stacklevel + 1)
             rows = rows.take(~far)
@@ -267,7 +268,7 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
 
 
 def drift(fitted: Fitted, rows: Data) -> dict[str, Any]:
-    """Return mean and standard deviation of rows in standardised units: 0 and 1 if they are like those of the fit."""
+    """Return means and standard deviations of new rows after the training standardisation."""
     Z, z = fitted.inputs.transform(rows.X), fitted.observation.to_model(rows.X, rows.y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},

@@ -1,4 +1,4 @@
-"""Fitted models, and their predictions in the user's units."""
+"""Predictions of fitted models in the user's units."""
 
 import dataclasses
 import math
@@ -29,15 +29,15 @@ from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.tables.molecules import is_packed
 from stochgp.transforms import AbstractTransform
 
-DRAWN_ROWS = 256  # of one evaluation of functions
-NEW_ROWS = 1_000  # with new categories, of one evaluation at known ones
+DRAWN_ROWS = 256  # rows per evaluation of drawn functions
+NEW_ROWS = 1_000  # rows with new categories per evaluation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior of f given standardised inputs, what is observed of f, and the way from the user's inputs.
+    """A posterior of f, with the encoder and scaling of inputs and the observation model.
 
-    `dtype` is that of the rows that the posterior sees. Rows come in blocks of the posterior's `block_rows`, the last one filled up.
+    The posterior receives standardised rows of `dtype`, in padded blocks of `posterior.block_rows` rows.
     """
 
     encoder: Encoder | None
@@ -45,10 +45,10 @@ class Fitted:
     posterior: AbstractPosterior
     dtype: str
     observation: Observation
-    seen: Any = None  # a `Seen`, the ranges of the training rows; None of packed fingerprints
-    log_slope: float = 0.0  # the mean of log T' over the training rows, T the transform of targets
-    slope_rows: float = 0.0  # how many these are
-    stream: Any = None  # for further rows: the state of a learner, or the sums of a feature GP
+    seen: Any = None  # a `Seen`, the input ranges of the training rows; None for packed fingerprints
+    log_slope: float = 0.0  # mean of log T′(y) over the training rows for the target transform T
+    slope_rows: float = 0.0  # number of rows in this mean
+    stream: Any = None  # state for `update`: of a learner, or the sums of a feature GP
 
     @property
     def targets(self) -> Standardiser:
@@ -60,15 +60,15 @@ class Fitted:
 
     @property
     def log_unit(self) -> float:
-        """As `TrainingData.log_unit`."""
+        """The offset of losses in the user's units, as in `TrainingData.log_unit`."""
         return math.log(self.target_scale) - self.log_slope
 
     def widened(self, c: float) -> "Fitted":
-        """With c times the variances of all that is predicted."""
+        """Return a copy with c times the predicted variances."""
         return dataclasses.replace(self, observation=self.observation.widened(c))
 
     def with_rows(self, rows: Data, forget: float = 1.0) -> "Fitted":
-        """With further rows in the ranges of inputs, the support of means, and the mean of log T', in which those so far weigh `forget`."""
+        """Update ranges and means of log T′ with new rows; earlier rows get the weight `forget`."""
         T, observation, y = self.observation.transform, self.observation, rows.y
         found = self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(rows.X))
         if T is None:
@@ -81,7 +81,7 @@ class Fitted:
         return dataclasses.replace(found, observation=observation, log_slope=mean, slope_rows=old + n)
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """E f(x) in target units; of transformed targets and of counts E y, the mean of an observation."""
+        """Return E f(x) in target units, or E y for transformed targets and counts."""
         if self.observation.outward is not None:
             return self.distribution(X).mean
         posterior = self.posterior
@@ -92,7 +92,7 @@ class Fitted:
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Return E f(x) and the standard deviation of f(x), or of an observation there, in target units."""
+        """Return the mean and standard deviation of f(x) or, with noise, of an observation."""
         rows, observation = self._rows(X), self.observation
         if include_noise:
             return observation.mean_and_std(*self._latent(rows), rows)
@@ -101,14 +101,15 @@ class Fitted:
         return mean if observation.outward is None else self.mean(X), std
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
-        """Of an observation at each row, in target units."""
+        """Return the distribution of an observation at each row, in target units."""
         rows = self._rows(X)
         return self.observation.predict(*self._latent(rows), rows)
 
     def fold_out(self, rows: Data, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
-        """Of an observation at each row of the fit, given the rows of other folds, at the hyperparameters of all rows, and around left-out values of trees.
+        """Return cross-validated distributions of observations at the training rows.
 
-        Of posteriors with `fold_out`; the rows are those of the fit, in their order.
+        The data of a row's fold are left out; the hyperparameters are those of all rows. `rows` are the
+        training rows in their order. The posterior must have a method `fold_out`.
         """
         observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
         z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
@@ -119,22 +120,22 @@ class Fitted:
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
         if m is not None:
-            # `predict` adds m(x), and the variance of m, which is largest where m has learned from a large error: its mean stands for it.
+            # `predict` adds m(x) and its variance; the average variance of m replaces the one of the row.
             mean = mean + (values - m(rows.X)) / observation.scale
             own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
             variance = variance + np.average(own, weights=rows.weights) - own
         return observation.predict(mean[:, None], variance[:, None], X)
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """Of the posterior."""
+        """Return the bytes that predictions of the posterior need."""
         return self.posterior.need_bytes(n_rows, **wanted)
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
+        """Return covariances of f, or of observations, for all pairs of rows in squared units."""
         rows, observation = self._rows(X), self.observation
         if observation.outward is not None:
             raise ValueError(
-                "transformed targets and counts have no covariance to return: sample_y draws them jointly"
+                "return_cov is not available for transformed targets and counts; use sample_y for joint samples"
             )
         with jax.enable_x64(True):
             found = self.posterior.covariance(rows.inputs())
@@ -150,8 +151,8 @@ class Fitted:
         return covariance
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
-        """Functions drawn from the posterior, in the user's units."""
-        of_functions = split_key(key)[0]  # the other key is of noise
+        """Draw functions from the posterior, in the user's units."""
+        of_functions = split_key(key)[0]  # the other key is for noise
         m, normals = self.observation.mean_function, None
         with jax.enable_x64(True):
             if m is not None:
@@ -173,7 +174,7 @@ class Fitted:
     def observed(
         self, functions: Any, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Observations of these functions."""
+        """Draw an observation of each function at each row."""
         rows = self._rows(X)
         moments = self._latent(rows) if self.observation.draws_by_moments else None
         return self.observation.sample(functions.at_numbers(X), rows, moments, key=key)
@@ -188,12 +189,12 @@ class Fitted:
         return MemorySource(X, inputs=self.inputs, dtype=self.dtype, on_device=False)
 
     def _latent(self, rows: MemorySource) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
-        """Return means and variances of the latent functions, standardised."""
+        """Return means and variances of all latent functions in standardised units."""
         mean, variance = self._moments(rows, self.posterior.latent_moments)
         return mean, variance
 
     def _moments(self, rows: MemorySource, moments: Callable) -> tuple[np.ndarray, ...]:
-        """Return means, or means and variances; for a new category in a column of statistics E m_c and E v_c + Var m_c over known categories c."""
+        """Return moments; for a new category, those of a mixture over known categories."""
         evaluate = lambda of: of.evaluated(moments, self.posterior.block_rows)
         found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
         for start in range(0, len(new), NEW_ROWS):
@@ -212,16 +213,16 @@ class Fitted:
             mean = mean + ((m(stacked).reshape(shape) - m(X)) / self.target_scale).reshape(like)
             moved = (m.variance(stacked).reshape(shape) - m.variance(X)) / self.target_scale**2 / factor
             variance = [part + moved.reshape(like) for part in variance]
-        # The dispersion multiplies all of what is returned.
+        # `factor` cancels here: the dispersion later multiplies all returned variances.
         spread = (mean.var(axis=0, ddof=1).T / factor).T
         return [mean.mean(axis=0), *(part.mean(axis=0) + spread for part in variance)]
 
 
 class FunctionDraws(eqx.Module):
-    """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
+    """S functions drawn from a posterior. f(X) returns their values in target units.
 
-    A JAX array X [N, D] gives a JAX array [N, S] of the same dtype. It is differentiable in X, inside any transformation of JAX. A NumPy array or a
-    data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
+    For a JAX array X [N, D], the result is a JAX array [N, S] of the same dtype, and JAX can differentiate
+    and transform f. For a NumPy array, a data frame or fingerprints, it is a float64 NumPy array [N, S].
     """
 
     functions: AbstractFunctions
@@ -233,7 +234,7 @@ class FunctionDraws(eqx.Module):
     dtype: str = eqx.field(static=True)
     transform: AbstractTransform | None = None
     mean_function: AbstractMeanFunction | None = None
-    normals: Float[Array, "R S"] | None = None  # z of each draw of the mean function
+    normals: Float[Array, "R S"] | None = None  # random coefficients of each draw of the mean function
 
     @property
     def n_samples(self) -> int:
@@ -246,7 +247,7 @@ class FunctionDraws(eqx.Module):
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         found, (new, instead) = self._at(X), known_instead(self.encoder, X)
-        if new.any():  # a draw at a row is of the known category that its own bits determine
+        if new.any():  # hash the value to choose a known category for each draw
             category = mixed(found[new].view(np.uint64)) % np.uint64(STAND_INS)
             found[new] = sum((category == k) * self._at(Z) for k, Z in enumerate(instead))
         return found
@@ -264,10 +265,10 @@ class FunctionDraws(eqx.Module):
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
             raise ValueError(
-                f"expected floating rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
+                f"expected floating-point rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
-        functions = cast(self.functions, X.dtype)  # float64 where it may not be used
+        functions = cast(self.functions, X.dtype)  # float64 arrays if JAX computes in float32
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
         if (m := self.mean_function) is not None and self.normals is not None:
             with full_precision():
@@ -275,5 +276,5 @@ class FunctionDraws(eqx.Module):
         return self._back(values)
 
     def _back(self, values: Any) -> Any:
-        """In the units of y."""
+        """Undo the target transform."""
         return values if self.transform is None else self.transform.inverse(values)

@@ -1,4 +1,4 @@
-"""Reports of a fit: measurements of learning, progress, notes and the summary."""
+"""Reports of a fit: measured numbers, progress lines, notes and the summary."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ from stochgp.names import printable
 from stochgp.parameters import value_of
 from stochgp.results import FitResult
 
-LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
+LOCAL = "covariances, function samples and the likelihood are not available"
 
 
 def record_learning(
@@ -30,10 +30,10 @@ def record_learning(
     data: TrainingData,
     context: FitContext,
 ) -> None:
-    """Record how many of the rows were learned from, and the measurements of learning from `n_rows`."""
+    """Record the number of training rows for learning and the measured numbers of the run."""
     seen = learner.seen_rows(n_rows)
     if seen < data.n_rows:
-        why = f"lengthscales and variances are those of {seen} of the {data.n_rows} rows, chosen at random"
+        why = f"hyperparameters were learned from {seen} of the {data.n_rows} rows, chosen at random"
         context.record("learning_rows", seen, why)
     settings = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
     plain = bool | int | float | str | None
@@ -48,11 +48,11 @@ def record_learning(
     }
     for name in ("held_out_nlpd", "constant_nlpd"):
         if (value := getattr(found.evidence, name, None)) is not None:
-            context.report[name] = value + data.log_unit  # nats per held-out row, in target units
+            context.report[name] = value + data.log_unit  # nats per row, in target units
 
 
 def learning_text(entry: dict[str, float]) -> str:
-    """Return one line of progress."""
+    """Return a progress line for an entry of the history."""
     if "trial_rate" in entry:
         return f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row"
     text = f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}"
@@ -63,7 +63,7 @@ def learning_text(entry: dict[str, float]) -> str:
 
 
 def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
-    """Return the facts of a fit that a user may not expect, a line each."""
+    """Return notes about surprising facts of a fit, each for one line."""
     columns = plan.get("columns", {"choice": {}})["choice"]
     found = [f"column {name!r}: {note}" for name, note in columns.items()]
     if "unused_rows" in plan:
@@ -74,19 +74,19 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
         found.append(plan["learning_rows"]["why"])
     found += [plan["caution"]["choice"]] if "caution" in plan else []
     if "noise_floor" in plan:
-        found.append(f"the noise variance is not the learned one: {plan['noise_floor']['why']}")
+        found.append(f"the noise variance was raised above its learned value: {plan['noise_floor']['why']}")
     if "time_order" in plan and plan["time_order"]["choice"] == FORECAST:
-        found.append(f"new rows are taken to come after the training rows: {plan['time_order']['why']}")
+        found.append(f"new rows are assumed to be later than the training rows: {plan['time_order']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
         found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
     return found
 
 
-MAX_LISTED, MAX_LINES = 3, 20  # inputs, the most important first; lines of a summary
+MAX_LISTED, MAX_LINES = 3, 20  # listed inputs; lines of a summary
 
 
 def summarise(estimator: Any) -> str:
-    """Return at most 20 lines: data, model, noise, accuracy and notes. Raises NotFittedError before a fit."""
+    """Return the summary. Raises NotFittedError before `fit`."""
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator)
@@ -103,20 +103,20 @@ def summarise(estimator: Any) -> str:
 
 
 def with_notes(lines: list[str], found: list[str]) -> str:
-    """Return the lines and as many of the notes as fit into a summary."""
+    """Return the lines of a summary with as many notes as fit in MAX_LINES."""
     wrapped = [textwrap.wrap(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
     for number, note in enumerate(wrapped):
         if len(lines) + len(note) > MAX_LINES - 2:
-            lines = [*lines, f"{len(wrapped) - number} more notes are in plan_"]
+            lines = [*lines, f"{len(wrapped) - number} more notes in plan_"]
             break
         lines = lines + note
     return printable("\n".join([*lines, "Decisions and their reasons: plan_. Measurements: fit_report_."]))
 
 
 def relevance(estimator: Any) -> list[tuple[str, float]]:
-    """Return input and lengthscale of every stationary kernel, the shortest first: the most relevant inputs.
+    """Return (input name, lengthscale) for all stationary kernels, shortest lengthscale first.
 
-    If lengthscales are along other directions, those of each input alone (`kernels.warped`).
+    For rotated inputs, lengthscales along single inputs are computed (`kernels.warped.along_inputs`).
     """
     encoder, found = estimator._fitted.encoder, []
     names = None if encoder is None else list(encoder.output_names)
@@ -138,8 +138,8 @@ def _of_targets(estimator: Any) -> str:
     mean, scale = float(fitted.targets.mean), fitted.target_scale
     which = "targets" if transform is None else "transformed targets"
     if (taken_out := fitted.observation.mean_function) is not None:
-        return f"{which} but for {taken_out.described} ± {scale:.4g} (taken out)"
-    return f"{which} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
+        return f"{which} minus {taken_out.described}, with standard deviation {scale:.4g}"
+    return f"{which} with mean {mean:.4g} and standard deviation {scale:.4g}"
 
 
 def _of_model(estimator: Any) -> list[str]:
@@ -148,7 +148,7 @@ def _of_model(estimator: Any) -> list[str]:
         kernel, turned = value_of(estimator.kernel_), kernel_and_directions(estimator.kernel_)
         name = type(kernel).__name__
         if turned is not None and isinstance(kernel, Warped):
-            name = f"{type(turned[0]).__name__} along other directions"
+            name = f"{type(turned[0]).__name__} on rotated inputs"
         n_inducing = estimator.plan_.get("n_inducing")
         lines.append(f"Kernel: {name}" + (f", {n_inducing['choice']} inducing points" if n_inducing else ""))
         if listed := [f"{name} {length:.3g}" for name, length in relevance(estimator)]:
@@ -157,16 +157,16 @@ def _of_model(estimator: Any) -> list[str]:
     if hasattr(estimator, "features_"):
         phi, beyond = estimator.features_, ""
         if isinstance(phi, features.Sum) and isinstance(phi.right, features.Extrapolation):
-            phi, beyond = phi.left, f", {phi.right.n_features} beyond the range of the rows"
-        lines.append(f"Features: {phi.n_features} of {type(phi).__name__}{beyond}")
+            phi, beyond = phi.left, f", {phi.right.n_features} for extrapolation"
+        lines.append(f"Features: {phi.n_features} ({type(phi).__name__}){beyond}")
     if hasattr(estimator, "noise_variance_"):
         std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
         share = (std / scale) ** 2
         lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
     observation = estimator._fitted.observation
     other = observation.inflation is not None or not isinstance(observation.likelihood, Gaussian)
-    if other and "likelihood" in estimator.plan_:  # a classifier's is known by its classes
-        lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
+    if other and "likelihood" in estimator.plan_:  # not for classifiers
+        lines.append(f"Distribution of observations: {estimator.plan_['likelihood']['choice']}")
     return lines
 
 
@@ -184,7 +184,7 @@ def _of_fit(estimator: Any) -> str:
 
 
 def _stationary(kernel: Any) -> list[AbstractStationary]:
-    """Return the stationary kernels in a kernel whose inputs are the data's own."""
+    """Return the stationary kernels with lengthscales along the columns of the data."""
     kernel = value_of(kernel)
     if isinstance(kernel, Sum | Product):
         return _stationary(kernel.left) + _stationary(kernel.right)

@@ -1,4 +1,4 @@
-"""Fitted estimators as files and as pickles."""
+"""Save fitted estimators to files and pickles, and load them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,31 +11,31 @@ from stochgp.storage.trees import decode, encode, load_tree, save_tree
 from stochgp.warning import warn
 
 EMPTY: Mapping[str, type] = {}
-LARGEST_LABELS = 1 << 26  # bytes of all, whatever type of text a file claims
+LARGEST_LABELS = 1 << 26  # maximum bytes of all class labels in a file
 
 
 def save(estimator: Any, path: Any) -> None:
-    """Write the fitted part, the settings and the attributes of an estimator to one file."""
+    """Write the settings, attributes and fitted model of an estimator to one file."""
     tree, metadata, left_out = _parts(estimator)
     save_tree(path, tree, metadata)
     if left_out:
         warn(
-            f"{path} holds the model, but not its setting {', '.join(left_out)}, which no file can hold: it will be the default "
-            "once loaded; predictions do not depend on it",
+            f"the setting(s) {', '.join(left_out)} cannot be saved: after loading {path}, they have their default values. "
+            "Predictions do not depend on them",
             UserWarning,
             stacklevel=3,
         )
 
 
 def load(path: Any) -> Any:
-    """Return the estimator that `save` wrote to `path`; it predicts the same, to the last bit.
+    """Load the estimator from a file that `save` wrote. Predictions are identical.
 
-    Raises ValueError in one line for a file that is not from stochgp, truncated, changed since it was written, or of a newer format.
+    Raises ValueError if the file is damaged, has a newer format, or was not written by stochgp.
 
     Parameters
     ----------
     path : str, path or binary file object
-        The file.
+        The file that `save` wrote.
     """
     from stochgp import families, pools  # they import this module
 
@@ -44,22 +44,22 @@ def load(path: Any) -> Any:
     tree, metadata = load_tree(path)
     name = metadata.get("estimator")
     if name not in kinds:
-        raise ValueError(f"{path} does not contain a fitted estimator, or another version saved it")
+        raise ValueError(f"{path} does not contain a fitted estimator of this version of stochgp")
     try:
         return restored(tree, metadata, kinds[name], kinds)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} holds no whole {name}: {type(error).__name__} {error}") from error
+        raise ValueError(f"{path} does not contain a whole {name}: {type(error).__name__} {error}") from error
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a tree for `save_tree` and JSON values of a fitted estimator; `restored` is the inverse."""
+    """Return a tree for `save_tree` and JSON values for an estimator. Inverse of `restored`."""
     return _parts(estimator)[:2]
 
 
 def restored(
     tree: dict[str, Any], metadata: dict[str, Any], kind: type, kinds: Mapping[str, type] = EMPTY
 ) -> Any:
-    """Return the estimator of these parts; its members, of a pool, are of `kinds`."""
+    """Return the estimator stored in these parts. `kinds`: classes of pool members by name."""
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():
         setattr(estimator, name, Decisions(value) if name == "plan_" else value)
@@ -82,7 +82,7 @@ def restored(
 
 
 def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Return tree, metadata, and the names of settings that a file cannot hold."""
+    """Return the tree, the metadata, and the names of settings that cannot be saved."""
     settings, left_out = _storable(estimator.get_params(deep=False))
     attributes = {
         name: value
@@ -107,13 +107,13 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an estimator with the fitted part as plain arrays, which pickle takes where it takes no compiled function."""
+    """Return the attributes for pickle, with the fitted model as plain arrays if possible."""
     if "_fitted" not in state:
         return state
     tensors: dict[str, np.ndarray] = {}
     try:
         structure = encode(state["_fitted"], tensors)
-    except ValueError:  # a network of the user's, which pickle may know how to take
+    except ValueError:  # a user-defined network, which pickle may support
         return state
     return {name: value for name, value in state.items() if name != "_fitted"} | {
         "_packed": (structure, tensors)
@@ -121,7 +121,7 @@ def pack(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the inverse of `pack`."""
+    """Restore the attributes from the result of `pack`."""
     if "_packed" not in state:
         return state
     structure, tensors = state["_packed"]
@@ -130,10 +130,10 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storable(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that a file can hold, and the names of the others."""
+    """Return the settings that can be saved, and the names of the others."""
     kept, left_out = {}, []
     for name, value in settings.items():
-        if hasattr(value, "get_params"):  # a member, which the file holds fitted
+        if hasattr(value, "get_params"):  # a pool member, which is saved with its fit
             continue
         try:
             encode(value, {}, name)
