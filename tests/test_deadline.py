@@ -80,7 +80,7 @@ def test_the_earlier_of_two_deadlines_holds(clock):
         with granted(1):
             assert left() == 6
         require(6)
-        with pytest.raises(TimeIsUpError, match="6.5 s are needed, 6 s are left"):
+        with pytest.raises(TimeIsUpError, match="6.5 s are needed, but 6 s remain"):
             require(6.5)
     assert left() == math.inf
 

@@ -1,4 +1,4 @@
-"""Gaussian processes trained and solved with mini-batches, in memory that the user sets."""
+"""Gaussian process regression and classification with mini-batches and a memory limit."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -72,11 +72,11 @@ _ROOMS = {
     "load": "estimators.saving",
     "register": "names",
     "show_versions": "version",
-}  # where a name is that is no room of its own
+}  # modules of names that are not modules themselves
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
+    """Import a public name at its first use (PEP 562), because JAX is slow to load."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _ROOMS:

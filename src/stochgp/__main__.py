@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> int:
-    """Return the command line, whose exit code it returns; also while it is being loaded Ctrl-C is answered by one line."""
+    """Run the command line and return its exit code. Ctrl-C prints one line."""
     try:
         from stochgp.cli import main
 

@@ -1,6 +1,6 @@
-"""The memory limit, and the memory in use.
+"""The memory limit and the memory in use. 1 GB = 10⁹ bytes.
 
-On a CPU memory is the process's resident memory; if JAX's default device is an accelerator, it is the bytes in use by JAX's allocator. 1 GB = 10⁹ bytes.
+Memory means resident memory of the process, or on an accelerator the bytes in use by JAX's allocator.
 """
 
 import contextlib
@@ -25,39 +25,39 @@ _UNITS = {
     **{f"{letter}IB": 1024**i for i, letter in enumerate("KMGT", start=1)},
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
-_CONTROL_GROUP = Path("/sys/fs/cgroup")  # of a container
+_CONTROL_GROUP = Path("/sys/fs/cgroup")  # memory limits of containers
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit in bytes on the memory in use, present use included."""
+    """A limit in bytes on the total memory in use."""
 
     limit: int
-    kept: int = 0  # bytes of it for programs that are compiled meanwhile
+    kept: int = 0  # bytes reserved for compiled programs
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """Return the user's limit, as `parse_bytes` reads it; None = the memory in use now and half of the available memory."""
+        """Return the limit; None = the memory in use plus half of the available memory."""
         limit = parse_bytes(memory_limit)
         return cls(in_use() + available() // 2 if limit is None else limit)
 
     def free(self) -> int:
-        """Bytes that may still be taken; 0 when the limit is passed."""
+        """Return the bytes below the limit, at least 0."""
         return max(self.limit - self.kept - in_use(), 0)
 
     def keeping(self, n_bytes: float) -> "Budget":
-        """Return the same limit with `n_bytes` more kept for programs."""
+        """Return the same limit with `n_bytes` more reserved for programs."""
         return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
-        """Raise MemoryLimitError, with both numbers, if present use and `need_bytes` for `what` exceed the limit."""
+        """Raise MemoryLimitError if `what` needs more memory than the limit allows."""
         if in_use() + self.kept + need_bytes > self.limit:
             release()
         if in_use() + self.kept + need_bytes > self.limit:
             self.refuse(need_bytes, what)
 
     def refuse(self, need_bytes: int, what: str) -> NoReturn:
-        """Raise MemoryLimitError, with both numbers."""
+        """Raise MemoryLimitError with the needed memory and the limit."""
         used = in_use()
         kept = f" and {format_bytes(self.kept)} for compiled programs" if self.kept else ""
         raise MemoryLimitError(
@@ -67,9 +67,9 @@ class Budget:
 
 
 def parse_bytes(size: Any) -> int | None:
-    """Bytes: "1GB" = 10⁹, "512MiB" = 512 · 2²⁰, a number as it is, None as it is.
+    """Return a size in bytes: "1GB" is 10⁹, "512MiB" is 512 · 2²⁰; None stays None.
 
-    Raises ValueError for a size that cannot be read or is not positive and finite, TypeError for another type.
+    Raises ValueError if the size is invalid or below 1 byte, and TypeError for other types.
     """
     if size is None:
         return None
@@ -87,7 +87,7 @@ def parse_bytes(size: Any) -> int | None:
 
 
 def format_bytes(size: float) -> str:
-    """Four digits and a decimal unit, such as "1.213 GB"."""
+    """Return the size with four digits and a decimal unit, such as "1.213 GB"."""
     value = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 999.95:
@@ -97,13 +97,13 @@ def format_bytes(size: float) -> str:
 
 
 def in_use() -> int:
-    """Bytes in use now: the accelerator's if it is JAX's default device and reports them, else this process's resident memory."""
+    """Return the bytes in use on the accelerator, if any, else the resident memory."""
     stats = _accelerator()
     return resident() if stats is None else int(stats["bytes_in_use"])
 
 
 def available() -> int:
-    """Bytes that are free now: of the accelerator, or of the machine and the control group (container)."""
+    """Return the free bytes of the accelerator, or of the machine and the container."""
     stats = _accelerator()
     if stats is not None and "bytes_limit" in stats:
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
@@ -119,7 +119,7 @@ def available() -> int:
 
 
 def release() -> None:
-    """Return freed memory to the system: compiling leaves much of it in glibc, and pyarrow has its own pool."""
+    """Return freed memory of glibc and pyarrow to the operating system."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
@@ -127,14 +127,14 @@ def release() -> None:
 
 
 def resident() -> int:
-    """Resident memory of this process, in bytes."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def peak_resident() -> int:
-    """Return the largest resident memory that this process has had, in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # unlike getrusage it does not count the process that started this one
+    if status.exists():  # getrusage would include the parent process
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
         return max(int(found[1]) * 1024 if found else 0, resident())
     import resource  # missing on Windows
@@ -143,7 +143,7 @@ def peak_resident() -> int:
 
 
 def _accelerator() -> dict[str, int] | None:
-    """Return the allocator's figures if JAX's default device, of this process, is no CPU and its allocator has them."""
+    """Return allocator statistics of JAX's default device, or None on a CPU."""
     device = getattr(jax.config, "jax_default_device", None) or jax.local_devices()[0]
     if isinstance(device, str):
         device = jax.devices(device)[0]

@@ -1,6 +1,6 @@
-"""The decision rule of fits, on held-out rows, and the record of decisions, `plan_`.
+"""The decision rule of fits, `prefer`, and the record of decisions, `plan_`.
 
-The default stays unless a challenger clearly predicts better rows to which neither was fitted. Scores are log densities in nats. All comparisons use `prefer`.
+A challenger replaces the default only if its log density, in nats, is clearly better on held-out rows.
 """
 
 import textwrap
@@ -12,20 +12,20 @@ from jaxtyping import Float, Int
 
 from stochgp.numerics.clustered import paired
 
-AS_ASKED, AS_GIVEN = "as asked", "as given"  # by name, by object
-SURE = 2.0  # standard errors that a gain must exceed
-LEAST_GAIN = 0.01  # nats per row: a smaller gain is not worth another model, and models equal up to rounding have an error as small as the gain
-MOST_OF_ROW = 5.0  # nats that one row may contribute for a challenger: a density ratio of 148
+AS_ASKED, AS_GIVEN = "set by the user", "set by the user"  # as a name, as an object
+SURE = 2.0  # minimum gain in standard errors
+LEAST_GAIN = 0.01  # minimum gain in nats per row
+MOST_OF_ROW = 5.0  # maximum gain of one row in nats: a density ratio of 148
 FEWEST_ROWS = 100
-FEWEST_GROUPS = 10  # 2 standard errors have a level of 3.8 %, with many groups of 2.3 %
-WIDTH = 100  # of printed lines
+FEWEST_GROUPS = 10  # with fewer, standard errors are unreliable
+WIDTH = 100  # characters per printed line
 
 
 class Gain(NamedTuple):
-    """The gain of a challenger over the default on the same rows, in nats per row."""
+    """The mean gain in log density of a challenger over the default, in nats per row."""
 
     mean: float
-    error: float  # its standard error
+    error: float  # standard error of the mean
     n_rows: int
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Gain(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """The preferred challenger, None for the default; the gains over the default; the reason."""
+    """The preferred challenger (None = the default), all gains, and the reason."""
 
     name: str | None
     gains: dict[str, Gain]
@@ -41,11 +41,11 @@ class Preference(NamedTuple):
 
 
 def too_few(n_rows: int, group: Int[np.ndarray, " R"] | None = None, fewest: int = FEWEST_ROWS) -> str | None:
-    """Return the reason why rows and groups are too few to compare two models, or None."""
+    """Return a reason if there are too few rows or groups to compare models, else None."""
     if n_rows < fewest:
-        return f"{n_rows:,} rows are too few to tell: {fewest:,} are wanted"
+        return f"{n_rows:,} rows are too few to compare models: at least {fewest:,} are needed"
     if group is not None and len(np.unique(group)) < FEWEST_GROUPS:
-        return f"fewer than {FEWEST_GROUPS} groups are too few to tell"
+        return f"fewer than {FEWEST_GROUPS} groups are too few to compare models"
     return None
 
 
@@ -59,11 +59,12 @@ def prefer(
     fewest: int = FEWEST_ROWS,
     sure: float = SURE,
 ) -> Preference:
-    """Return the challenger with the largest gain over the default, or None if no gain is clear.
+    """Return the challenger with the largest clear gain over the default, or None.
 
-    A gain must exceed `sure` (2) standard errors and `least` nats per row, also if each row counts at most 5 nats. Scores are log densities of the same rows
-    under the default, `base`, and each challenger, with frequency weights. The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), count as
-    independent. With fewer than `fewest` rows or 10 cells none is preferred. A model with a score that is not finite loses.
+    `base` and `challengers` are log densities of the same held-out rows; `weight` are frequency weights.
+    A gain is clear if its mean, or the mean after limiting each row to 5 nats, exceeds `sure` standard errors
+    and `least` nats per row. Sums over a `cell` (a group or a cluster of rows) count as independent. With
+    fewer than `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
     """
     left = {name: challenger for name, challenger in challengers.items() if np.isfinite(challenger).all()}
     if not np.isfinite(base).all():
@@ -72,7 +73,7 @@ def prefer(
     gains, clear = dict[str, Gain](), dict[str, float]()
     for name, challenger in left.items():
         gain = gains[name] = Gain(*paired(challenger - base, cell, weight), len(base))
-        # One very bad row of the default makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound.
+        # One very bad row of the default inflates the standard error; limiting rows gives a lower bound.
         bound = paired(np.minimum(challenger - base, MOST_OF_ROW), cell, weight)
         if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
             clear[name] = gain.mean
@@ -83,13 +84,13 @@ def prefer(
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_`: name → {"choice": …, "why": …}, of JSON values, which `print` shows a line for each."""
+    """The record `plan_`: name → {"choice": …, "why": …}, JSON values. Prints one per line."""
 
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})
 
     def without(self, *names: str) -> "Decisions":
-        """Return the other decisions."""
+        """Return the record without these names."""
         return Decisions({name: entry for name, entry in self.items() if name not in names})
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Programs that are compiled quickly, and threads that share work."""
+"""Fast compilation of JAX programs, and work in threads."""
 
 import contextvars
 import functools
@@ -13,13 +13,13 @@ from jax._src import xla_bridge
 from jax._src.core import trace_state_clean
 
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-_STATE = {"is_fork": False}  # of a process that had started JAX
+_STATE = {"is_fork": False}  # True if this process was forked after JAX had started
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def _note_fork() -> None:
-    _STATE["is_fork"] = bool(xla_bridge._backends)  # noqa: SLF001  # its function would take a lock
+    _STATE["is_fork"] = bool(xla_bridge._backends)  # noqa: SLF001  # avoids a lock
 
 
 if hasattr(os, "register_at_fork"):
@@ -27,30 +27,30 @@ if hasattr(os, "register_at_fork"):
 
 
 def require_jax() -> None:
-    """Raise RuntimeError if JAX has no device, or if the process was forked after JAX had started: without JAX's threads a computation never ends."""
+    """Raise RuntimeError without a JAX device, or in a process forked after JAX started."""
     if _STATE["is_fork"]:
         raise RuntimeError(
-            "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "
-            '--preload), or start the workers by the method "spawn" of multiprocessing'
+            "this process was forked after JAX had started, so JAX cannot compute in it: load the model in each worker (gunicorn without "
+            '--preload), or start the workers with the multiprocessing method "spawn"'
         )
     try:
         jax.local_devices()
     except (AssertionError, RuntimeError) as error:
         platforms = os.environ.get("JAX_PLATFORMS")
         raise RuntimeError(
-            f"JAX finds no device to compute on: JAX_PLATFORMS is {platforms!r} ({str(error) or 'there is none'})"
+            f"JAX finds no device for computations: JAX_PLATFORMS is {platforms!r} ({str(error) or 'no device'})"
         ) from error
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` of every item, in their order, on a thread for each core.
+    """Call `work` on every item in one thread per core, and return the results in order.
 
-    For pieces that keep one core busy, without matrix products that BLAS divides among threads, and that make the same numbers on any thread. An error, or
-    Ctrl-C, cancels the pieces that have not begun. Not for programs with factorisations under `vmap` (see `linalg.one_by_one`).
+    `work` should use one core and give the same result in every thread. An error or Ctrl-C cancels waiting
+    items. Do not use it for factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]
-    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # a setting of this thread
+    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # new threads need this setting too
 
     def alike(item: T) -> R:
         with jax.enable_x64(wide):
@@ -65,9 +65,9 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
-    """`eqx.filter_jit` of a program that runs seldom: compiled in half of the time, and slower by a third where it evaluates functions entry by entry.
+    """Compile like `eqx.filter_jit`, with options for fast compilation of rare programs.
 
-    Within another program it is a part of that one.
+    Inside another traced program, the function is called without compilation.
     """
 
     @functools.cache

@@ -22,16 +22,16 @@ from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.trees import check_can_write
 from stochgp.warning import ProgressBar, progress_bar
 
-STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
+STARTING_BYTES = 130_000_000  # needed by the first programs of every fit
 PLANNED = "planned"
-ENDS = (RESULTS.interrupted, RESULTS.time_limit, RESULTS.stopped)  # the first of several is recorded
-OPTIONAL_SECONDS = 5.0  # remaining seconds of a time limit with which a comparison may begin
+ENDS = (RESULTS.interrupted, RESULTS.time_limit, RESULTS.stopped)  # in order of precedence
+OPTIONAL_SECONDS = 5.0  # minimum remaining seconds for an optional comparison
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def restored_on_error(estimator: Any) -> Iterator[None]:
-    """Restore the attributes of the estimator if the block raises, so that it still predicts."""
+    """Restore the attributes of the estimator if the block raises an error."""
     before = dict(vars(estimator))
     try:
         yield
@@ -44,14 +44,14 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
 class FitContext:
     """The limits of one call of `fit`, and its decisions and measurements so far.
 
-    `fit` creates it and passes it to functions of families and pools only.
+    `fit` creates it and passes it to functions in `families` and `pools` only.
 
     Attributes
     ----------
     budget : Budget
         The memory limit of the process during the call.
     mesh : Mesh or None
-        Devices that share the work (`sharding.mesh_of`).
+        The devices that share the work (`sharding.mesh_of`); None = one device.
     plan_ : Decisions
         Decisions that a user could have made differently, each with its reason.
     report : dict
@@ -93,7 +93,7 @@ class FitContext:
     ) -> "Iterator[FitContext]":
         """Open the context of one call. If the block raises, restore the estimator's attributes.
 
-        Raises ValueError or OSError if the checkpoint cannot be written, and MemoryLimitError without memory to begin.
+        Raises ValueError or OSError if the checkpoint is not writable, MemoryLimitError if memory is low.
         """
         if checkpoint is not None:
             check_can_write(checkpoint)
@@ -110,16 +110,16 @@ class FitContext:
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:
-        """Return a seed of 32 bits for this name, from the user's `random_state` alone."""
+        """Return a 32-bit seed that depends only on this name and on `random_state`."""
         return int(words_of(fold_in(self._key, zlib.crc32(name.encode())))[-1])
 
     @property
     def sample_seed(self) -> int:
-        """Return the seed of a sample of rows in files, and of held-out rows."""
+        """Return the seed for sampling rows of files and for choosing held-out rows."""
         return seed_of(split(self.learn_key, 6)[5])[0]
 
     def some_rows(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
-        """Return sorted indices of random rows, for a fit without time for all rows."""
+        """Return sorted indices of random rows, for a fit that has no time for all rows."""
         return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
     def record(self, name: str, value: Any, why: str) -> None:
@@ -129,41 +129,41 @@ class FitContext:
     def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
         """Return the reason to skip an optional step (`reason`, time, memory), or None."""
         if reason is None and deadline.left() < OPTIONAL_SECONDS:
-            reason = f"there was no time: it needs {OPTIONAL_SECONDS:g} s"
+            reason = f"the remaining time is too short: at least {OPTIONAL_SECONDS:g} s are needed"
         if reason is None and need_bytes > self.budget.free():
-            reason = f"there was no memory: it needs {format_bytes(need_bytes)}"
+            reason = f"the free memory is too small: {format_bytes(need_bytes)} are needed"
         return reason
 
     def checkpoint_of(self, part: str) -> str | None:
-        """Return the path of the checkpoint of a part of the call."""
+        """Return the checkpoint path for a part of the fit."""
         return None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{part}"
 
     def of_member(self, name: str) -> dict[str, Any]:
-        """Return `fit` arguments for a pool member: its checkpoint and the callback."""
+        """Return `fit` arguments for a pool member: the checkpoint path and the callback."""
         return {"checkpoint": self.checkpoint_of(name), "callback": self.callback}
 
     @property
     def ended(self) -> str:
-        """The recorded early end of the call, or "planned"."""
+        """The reason for an early end of the fit, or "planned"."""
         return self.plan_["ended"]["choice"] if "ended" in self.plan_ else PLANNED
 
     @property
     def is_interrupted(self) -> bool:
-        """True if Ctrl-C has ended a part of the call."""
+        """True if Ctrl-C has ended a part of the fit."""
         return self.ended == RESULTS.interrupted.name
 
     @contextlib.contextmanager
     def interruptible(self, stage: str) -> Iterator[None]:
-        """End the block at the first Ctrl-C of the call and record it. Raise a second one."""
+        """End the block at the first Ctrl-C of a fit and record it. Raise at the second one."""
         try:
             yield
         except KeyboardInterrupt:
             if self.is_interrupted:
                 raise
-            self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members that were already fitted are kept")
+            self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members fitted earlier are kept")
 
     def finish(self, compute: Callable[[], T]) -> T:
-        """Compute a necessary part; after Ctrl-C as fast as possible. Raise a second Ctrl-C."""
+        """Compute a necessary part; after a first Ctrl-C, compute it with no time left."""
         if not self.is_interrupted:
             try:
                 return compute()
@@ -173,7 +173,7 @@ class FitContext:
             return compute()
 
     def end(self, result: RESULTS, why: str) -> None:
-        """Record an early end: interrupts take precedence, then the time limit; add other reasons."""
+        """Record an early end. An interrupt has precedence over a time limit and a callback."""
         before = self.plan_.get("ended")
         names = [end.name for end in ENDS]
         if before is None or names.index(result.name) < names.index(before["choice"]):
@@ -182,6 +182,6 @@ class FitContext:
             self.record("ended", before["choice"], f"{before['why']}; {why}")
 
     def leave_out(self, name: str, why: str) -> None:
-        """Record a member without a usable fit."""
-        entry = choice({}, "members without a usable fit")
+        """Record that a pool member was dropped because its fit failed."""
+        entry = choice({}, "members whose fit failed")
         self.plan_.setdefault("unfitted_members", entry)["choice"][name] = why

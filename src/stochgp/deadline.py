@@ -1,6 +1,6 @@
-"""The deadline of a fit, set by `within` for all calls inside; no later work begins.
+"""The deadline of a fit: no piece of work starts that would end after it.
 
-Long loops call `require` before each piece of work, with the expected seconds of the piece, which a `Pace` measures from earlier pieces.
+Long loops call `require` with the expected seconds of the next piece, which `Pace` estimates.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-COMPILING = 3.0  # seconds of a first piece that compiling may have taken
+COMPILING = 3.0  # maximum seconds of a first piece spent on compiling
 SHARE_OF_WORK = 0.3  # minimum share of a first piece spent on work
-AT_MOST = 10.0  # maximum ratio to the typical seconds
+AT_MOST = 10.0  # maximum ratio of expected to typical seconds
 Piece = TypeVar("Piece")
 Agree = Callable[[float], float]
-_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in seconds of `time.perf_counter`
 _AGREE: ContextVar[Agree | None] = ContextVar("agree", default=None)
 
 
@@ -33,29 +33,29 @@ def _set(variable: ContextVar, value: Any) -> Iterator[None]:
 
 
 def agreeing(agree: Agree) -> contextlib.AbstractContextManager[None]:
-    """Enter a context whose clock returns `agree(seconds)`, the same in several processes."""
+    """Return a context whose clock is `agree(seconds)`, so that processes agree on the time."""
     return _set(_AGREE, agree)
 
 
 def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """Enter a context with a deadline in `seconds` (None = none), or the outer one if earlier."""
+    """Return a context with a deadline in `seconds` (None = none) or the earlier outer one."""
     return _set(_DEADLINE, min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
 
 
 def granted(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """Enter a context with at least `seconds`, also after the deadline, for necessary work."""
+    """Return a context with at least `seconds` for necessary work, even after the deadline."""
     return _set(_DEADLINE, max(_DEADLINE.get(), _now() + seconds))
 
 
 def left() -> float:
-    """Return the seconds until the deadline: below 0 after it, inf without one."""
+    """Return the seconds until the deadline: negative after it, inf if there is none."""
     return math.inf if _DEADLINE.get() == math.inf else _DEADLINE.get() - _now()
 
 
 def require(seconds: float = 0.0) -> None:
-    """Raise TimeIsUpError if fewer seconds are left."""
+    """Raise TimeIsUpError if fewer than `seconds` remain."""
     if left() < seconds:
-        raise TimeIsUpError(f"{seconds:.3g} s are needed, {max(left(), 0.0):.3g} s are left")
+        raise TimeIsUpError(f"{seconds:.3g} s are needed, but {max(left(), 0.0):.3g} s remain")
 
 
 def _now() -> float:
@@ -64,9 +64,10 @@ def _now() -> float:
 
 
 class Pace:
-    """The `expected` seconds of the next piece of work: `typical`, then the last `seconds`.
+    """An estimate of the seconds of the next piece of work, `expected`.
 
-    The first piece, of t seconds, also compiles: after it `expected` is max(0.3 t, t − 3), and at most 10 `typical` if that is positive.
+    It starts at `typical`. Afterwards it is the duration of the last piece, but after the first piece, whose
+    t seconds include compiling, it is max(0.3 t, t − 3), limited to 10 · `typical` if `typical` is positive.
     """
 
     def __init__(self, typical: float = 0.0):
@@ -75,7 +76,7 @@ class Pace:
 
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
-        """Measure the time of a piece."""
+        """Measure the duration of a piece of work."""
         begun = _now()
         yield
         self.seconds = self.expected = _now() - begun

@@ -1,7 +1,7 @@
-"""Errors and warnings, one class for each kind.
+"""Classes of errors and warnings.
 
-Bad input raises ValueError or TypeError. `MemoryLimitError` and `CheckpointError` are ValueErrors, all warnings are UserWarnings. `ConvergenceWarning` and
-`NotFittedError` are those of scikit-learn.
+Invalid input raises ValueError or TypeError. `MemoryLimitError` and `CheckpointError` are ValueErrors; all
+warnings are UserWarnings. `ConvergenceWarning` and `NotFittedError` are classes of scikit-learn.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,23 +20,23 @@ __all__ = [
 
 
 class MemoryLimitError(ValueError):
-    """More memory is needed than `memory_limit` leaves; the message has both numbers."""
+    """A call needs more memory than `memory_limit` allows."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or belongs to another run."""
+    """A checkpoint is damaged or belongs to another run."""
 
 
 class DataWarning(UserWarning):
-    """Rows or columns were read in a way that the user may not expect, repaired or left out."""
+    """Rows or columns were repaired, dropped or read in an unexpected way."""
 
 
 class ExtrapolationWarning(UserWarning):
-    """Rows to be predicted are far outside of the range of the training rows."""
+    """Rows for prediction are far outside the range of the training rows."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the classes of scikit-learn, which takes a while to load."""
+    """Import a class of scikit-learn at its first use."""
     if name not in ("ConvergenceWarning", "NotFittedError"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sklearn import exceptions

@@ -1,4 +1,4 @@
-"""Measures of how predictions depend on inputs."""
+"""Importance of inputs for predictions."""
 
 from typing import Any
 
@@ -13,12 +13,13 @@ MAX_INPUTS, MAX_ROWS = 1000, 200
 def importance(model: Any, X: Any) -> np.ndarray:
     """Return the importance of each input [D].
 
-    It is the root mean square change of mean predictions after permuting the input's values, in the unit of the targets. It shows which inputs the model uses, not which it needs. At most 200 rows are used, and inputs after the first 1,000 have 0.
+    The importance is the root mean square change of mean predictions, in target units, after the values of
+    the input are permuted. At most 200 rows are used. Inputs after the first 1,000 have importance 0.
 
     Parameters
     ----------
     model : fitted regressor
-        A model with `predict_distribution`.
+        A model with a method `predict_distribution`.
     X : array [N, D] or data frame
         Input rows for the model.
     """

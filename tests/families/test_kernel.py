@@ -208,7 +208,7 @@ def test_plans_are_json_with_a_reason_for_every_choice(fitted, descended):
         json.dumps(model.plan_)
         assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
     assert fitted.plan_["solver"]["choice"] == "Cholesky"
-    assert local.plan_["prediction"] == {"choice": "local", "why": "as asked"}
+    assert local.plan_["prediction"] == {"choice": "local", "why": "set by the user"}
 
 
 # Local prediction
