@@ -91,7 +91,7 @@ def test_what_they_predict_is_what_they_say(own_parts):
 def test_names_are_refused_where_they_are_unknown_or_taken(own_parts, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"unknown kernel 'cauchi'; did you mean 'cauchy'\?"):
         KernelGPRegressor("cauchi").fit(X, y)
-    with pytest.raises(ValueError, match="the kernel 'cauchy' is registered already: Cauchy"):
+    with pytest.raises(ValueError, match="the name 'cauchy' is already registered for the kernel Cauchy"):
         stochgp.register("cauchy")(type("Other", (own_parts.Cauchy,), {}))
     assert main(["predict", "model", "rows", "--out", "x.csv", "--with", str(tmp_path / "no.py")]) == 2
     assert "there is no such file or module" in capsys.readouterr().err

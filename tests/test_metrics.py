@@ -99,7 +99,7 @@ def test_coverages_are_at_four_levels_with_their_errors():
 def test_scores_of_classes():
     labels, p = np.array(["a", "b", "b"]), np.array([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]])
     assert metrics.log_loss(labels, np.log(p), ["a", "b"]) == pytest.approx(-np.log(0.5 * 0.8 * 0.1) / 3)
-    with pytest.raises(ValueError, match="label 'b' at row 2 is none of the classes 'a', 'c'"):
+    with pytest.raises(ValueError, match="label 'b' at row 2 is not one of the classes 'a', 'c'"):
         metrics.log_loss(labels, np.log(p), ["a", "c"])
     with pytest.raises(ValueError, match=r"\[3, 2\]"):
         metrics.log_loss(labels, np.log(p[:2]), ["a", "b"])

@@ -1,8 +1,8 @@
 """Scores of predictions of observations, noise included.
 
-Predictions are a distribution (`predict_distribution`), or the mean and the standard deviation of a normal one. Arguments are arrays [N] or lists of N numbers;
-results are floats in float64. Every function raises ValueError if shapes differ, without rows, and for values that are not finite or standard deviations that
-are not positive.
+Predictions are a distribution from `predict_distribution`, or means and standard deviations of normal
+distributions. Arguments are arrays or lists of N numbers. Functions raise ValueError if shapes differ, for
+N = 0, for values that are not finite, and for standard deviations that are not positive.
 """
 
 import math
@@ -17,7 +17,7 @@ LEVELS = (0.5, 0.8, 0.95, 0.99)
 
 
 def rmse(y: Any, mean: Any) -> float:
-    """Root mean square error √(Σ (y_i − m_i)² / N), in the units of y.
+    """Root mean square error √(Σ (y_i − mean_i)² / N), in the units of y.
 
     Parameters
     ----------
@@ -31,20 +31,23 @@ def rmse(y: Any, mean: Any) -> float:
 def nlpd(y: Any, mean: Any, std: Any = None) -> float:
     """Mean negative log density of the observations, Σ −log p_i(y_i) / N; lower is better.
 
-    Call `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for Σ [½ log(2π s_i²) + (y_i − m_i)² / (2 s_i²)] / N. Counts and classes have probabilities instead
-    of densities. The result is infinite if an observation had the probability 0.
+    p_i is the predictive density of row i, or the probability for counts and classes. Call
+    `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for normal distributions. The result is infinite if an
+    observation has the probability 0.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
-        Observations, and either their predictive distribution, or means m_i and standard deviations s_i of normal distributions.
+        Observations, and either their distribution or means and standard deviations.
     """
     y, predicted = _read(y, mean, std)
     return float(np.mean(-predicted.logpdf(y)))
 
 
 def crps(y: Any, mean: Any, std: Any = None) -> float:
-    """Mean continuous ranked probability score ∫ (F(t) − 1[t ≥ y])² dt, in the units of y; lower is better.
+    """Mean continuous ranked probability score, in the units of y; lower is better.
+
+    The score of one row is ∫ (F(t) − 1[t ≥ y])² dt, where F is the predictive distribution function.
 
     Parameters
     ----------
@@ -56,14 +59,14 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
 
 def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
-    """Fraction of observations in the central interval of probability `level`, ends included.
+    """Fraction of observations in the central interval with probability `level`.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
         As in `nlpd`.
     level : float
-        Probability of the interval, above 0 and below 1.
+        Probability of the interval, between 0 and 1.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1")
@@ -73,7 +76,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Coverage and its standard error √(p(1 − p)/N) if calibrated, at 50, 80, 95 and 99 %.
+    """Coverage of 50, 80, 95 and 99 % intervals, each with the standard error if calibrated.
 
     Parameters
     ----------
@@ -84,9 +87,10 @@ def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, fl
 
 
 def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndarray, " N"]:
-    """Probability integral transform F_i(y_i): uniform on [0, 1] if the predictions are calibrated.
+    """Probability integral transform F_i(y_i), uniform on [0, 1] for calibrated predictions.
 
-    For counts and classes F_i(y_i) is not uniform. A uniform random number between P(Y < y_i) and P(Y ≤ y_i) replaces it.
+    F_i is the distribution function of row i. For counts and classes, the result is a uniform random number
+    between P(Y < y_i) and P(Y ≤ y_i).
 
     Parameters
     ----------
@@ -102,8 +106,8 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
     """Return the distance of PIT values from uniform, and its typical value if calibrated.
 
-    The distance is √∫ (F̂(p) − p)² dp with their empirical distribution function F̂, its typical value √(1/(6N)). N times the squared distance is the statistic
-    of Cramér and von Mises. Under calibration with independent rows its mean is 1/6, and it exceeds 0.46 in one of 20 cases.
+    The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. Its
+    typical value is √(1/(6N)). N times the squared distance is the Cramér–von Mises statistic.
 
     Parameters
     ----------
@@ -124,7 +128,7 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
     Parameters
     ----------
     y, log_probabilities, classes : array [N], array [N, C], array [C]
-        Labels (ValueError for unknown labels); logarithms of the predicted probabilities; the class of each column.
+        Labels; logarithms of the predicted probabilities; classes of the columns, including all labels.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)
@@ -134,7 +138,7 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
     if not hit.any(axis=1).all():
         row = int(np.argmin(hit.any(axis=1)))
         raise ValueError(
-            f"label {y.tolist()[row]!r} at row {row + 1} is none of the classes {', '.join(map(repr, classes.tolist()))}"
+            f"label {y.tolist()[row]!r} at row {row + 1} is not one of the classes {', '.join(map(repr, classes.tolist()))}"
         )
     return float(-np.mean(logs[hit]))
 

@@ -1,4 +1,4 @@
-"""Models: a prior over functions and a noise model, with the θ that learners learn."""
+"""Models: a prior over functions and a noise model, with trainable parameters."""
 
 import math
 from typing import Any, ClassVar, cast
@@ -31,38 +31,36 @@ JUST_ABOVE = 1e-6  # relative distance above a lower bound for a parameter at th
 
 
 class AbstractGP(eqx.Module):
-    """A prior over functions and a noise model. Every floating array trains unless frozen."""
+    """A prior over functions and a noise model. All floating arrays train unless frozen."""
 
-    has_moments: ClassVar[bool] = (
-        False  # True if the likelihood depends on the rows only through sums of M × M numbers
-    )
-    noise = cast(Any, None)  # not annotated: a field or a property of each subclass
+    has_moments: ClassVar[bool] = False  # True if sums of M × M numbers over rows determine the likelihood
+    noise = cast(Any, None)  # a field or a property of each subclass
 
     @property
     def noise_variance(self) -> AbstractParameter:
-        """σ², the level of the noise."""
+        """The noise variance σ², for rows with noise multiplier 1."""
         return self.noise.level
 
 
 def as_likelihood(value: Any) -> AbstractLikelihood:
-    """Return a likelihood unchanged; a noise model, a parameter or a number as Gaussian noise."""
+    """Return a likelihood; noise models, parameters and numbers become Gaussian noise."""
     return value if isinstance(value, AbstractLikelihood) else Gaussian(value)
 
 
 class FeatureGP(AbstractGP):
-    """The model y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε from `noise`.
+    """The model y = f(x) + ε with f(x) = √variance φ(x)ᵀw and w ~ N(0, I_M).
 
-    So k(x, z) = variance · φ(x)·φ(z).
+    The covariance of f is k(x, z) = variance · φ(x)·φ(z); `noise` describes ε.
 
     Parameters
     ----------
     features : AbstractFeatureMap
         φ: rows [N, D] ↦ features [N, M].
     noise : number, parameter or AbstractNoise
-        The noise model of ε. A number or a parameter is the variance of constant noise; a number becomes a parameter with the floor 1e-6 (of targets with
-        unit variance), the σ_min² of the papers.
+        The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
+        trainable parameter with the lower bound 1e-6 (for targets with unit variance).
     variance : number or parameter
-        The amplitude of the prior, a variance.
+        The factor of the prior variance.
     """
 
     has_moments: ClassVar[bool] = True
@@ -75,7 +73,7 @@ class FeatureGP(AbstractGP):
         return self.features.n_features
 
     def scaled_features(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """Return φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
+        """Return the features √variance φ(x) of each row, whose products are k(x, z)."""
         return jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
@@ -84,21 +82,21 @@ class FeatureGP(AbstractGP):
         return matmul(Phi, Phi.T) + jnp.diag(self.noise.variance(X, count))
 
     def with_variances(self, variance: float, noise_variance: float) -> "FeatureGP":
-        """Return the same features with other values of the two variances; frozen ones stay."""
+        """Return a copy with other values of both variances, except frozen ones."""
         noise = eqx.tree_at(lambda noise: noise.level, self.noise, revalued(self.noise.level, noise_variance))
         return FeatureGP(self.features, noise, revalued(self.variance, variance))
 
 
 class KernelGP(AbstractGP):
-    """The model y = f(x) + ε, f ~ GP(0, k), ε from `noise`.
+    """The model y = f(x) + ε with f ~ GP(0, k); `noise` describes ε.
 
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
-        k: any kernel, including sums, products and warped kernels; frozen parts, or a frozen kernel, do not train.
+        The covariance function k. A frozen kernel, or its frozen parts, do not train.
     noise : number, parameter or AbstractNoise
-        The noise model of ε. A number or a parameter is the variance of constant noise; a number becomes a parameter with the floor 1e-6 (of targets with
-        unit variance).
+        The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
+        trainable parameter with the lower bound 1e-6 (for targets with unit variance).
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -110,19 +108,19 @@ class KernelGP(AbstractGP):
 
 
 class SparseGP(AbstractGP):
-    """The model p(y_i | f(x_i)) of `likelihood`, f ~ GP(0, k), with q(f) for the posterior.
+    """The model p(y_i | f(x_i)) with f ~ GP(0, k) and an approximate posterior q(f).
 
-    If the likelihood has L latent functions, they are independent with the same prior, and q covers all. Raises ValueError if the approximation
-    has another number of them.
+    Several latent functions of a likelihood are independent with the same prior. Raises ValueError if the
+    approximation has a different number of latent functions.
 
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
-        k, the covariance of the prior.
+        The covariance function k.
     approximation : InducingPoints or Decoupled
-        The parameters of q; they are part of θ.
+        The parameters of q, which are trained with the others.
     likelihood : number, parameter, AbstractNoise or AbstractLikelihood
-        p(y | f). A number, a parameter (variances) or a noise model is Gaussian noise.
+        The distribution p(y | f). A number or a parameter is the variance of Gaussian noise.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -133,21 +131,21 @@ class SparseGP(AbstractGP):
         wanted, given = self.likelihood.n_latent, self.approximation.n_latent
         if isinstance(wanted, int) and wanted != given:
             raise ValueError(
-                f"the likelihood has {wanted} latent functions, but the approximation is of {given}"
+                f"the likelihood has {wanted} latent functions, but the approximation has {given}"
             )
 
     @property
     def noise(self) -> AbstractNoise:
-        """The noise of a likelihood that has one; AttributeError otherwise."""
+        """The noise model of the likelihood. AttributeError if it has no noise."""
         return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
     def process(self) -> InducingProcess | DecoupledProcess:
-        """Return q(f) at the kernel's parameters."""
+        """Return q(f) for the present kernel parameters."""
         return self.approximation.process(self.kernel)
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:
-    """Partition into trainable and rest; `hold_variances` keeps both variances in the rest."""
+    """Return trainable and fixed parts; `hold_variances` fixes both variances."""
     mask = trainable_mask(gp)
     if hold_variances:
         held = jax.tree.map(lambda _: False, (gp.noise.level, gp.variance))
@@ -156,13 +154,13 @@ def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, Fe
 
 
 def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple[Array, Array, Array]:
-    """Return Φ̃ [N, M], σ² and s [N] of the joined model, for the gradients of learners."""
+    """Return scaled features [N, M], the noise variance and noise multipliers [N]."""
     gp = eqx.combine(trainable, rest)
     return gp.scaled_features(X), gp.noise_variance.value, gp.noise.multiplier(X)
 
 
 def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> tuple[float, float]:
-    """Return the range of `parameter` within `widest` and its own bounds, a point if frozen."""
+    """Return the bounds of `parameter` within `widest`, or its value twice if frozen."""
     if isinstance(parameter, Frozen):
         return float(parameter), float(parameter)
     lower, upper = getattr(parameter, "lower", 0.0), getattr(parameter, "upper", math.inf)
@@ -170,7 +168,7 @@ def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> t
 
 
 def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
-    """Return the parameter with `value`, moved just inside its bounds; a frozen one unchanged."""
+    """Return the parameter with a new value inside its bounds, or a frozen one unchanged."""
     if isinstance(parameter, Frozen):
         return parameter
     lower = float(getattr(parameter, "lower", 0.0))
@@ -183,7 +181,7 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
 
 
 def process_of(gp: SparseGP) -> InducingProcess | DecoupledProcess:
-    """Return `gp.process()`, with the factor of inducing points from the host; NaN if none."""
+    """Return `gp.process()`, with the Cholesky factor computed on the host (NaN if it fails)."""
     if not isinstance(gp.approximation, InducingPoints):
         return _process(gp)
     return gp.approximation.process_on_host(gp.kernel)

@@ -1,4 +1,4 @@
-"""Names given by users: options looked up with suggestions, and classes of a user's own by name."""
+"""Lookup of option names with suggestions, and registration of user-defined classes."""
 
 import difflib
 import importlib
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Part = TypeVar("Part", bound=type)
 _LISTED = 8
-AS_VALUES = ("likelihood", "solver", "learner")  # whose names stand for values
-PART = "part"  # of something else, such as a network: it has no setting of its own, but can be saved
+AS_VALUES = ("likelihood", "solver", "learner")  # kinds whose registered classes are instantiated
+PART = "part"  # the kind of other classes, such as networks, which can be saved
 REGISTERED: dict[str, dict[str, Any]] = {}  # kind → name → the registered class or value
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
-    """table[name], or the registered part of that kind. ValueError for an unknown name, with the nearest valid one and all."""
+    """Return `table[name]` or a registered part. ValueError with suggestions if unknown."""
     table = {**table, **REGISTERED.get(what, {})}
     if name in table:
         return table[name]
@@ -32,53 +32,54 @@ def class_of(registered: Any) -> type | None:
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
-    """Return the option that is spelt most like the word, whatever the case; None if none is near."""
+    """Return the option with the most similar spelling, ignoring case, or None."""
     folded = {str(option).casefold(): str(option) for option in reversed(list(options))}
     close = difflib.get_close_matches(str(word).casefold(), list(folded), n=1, cutoff=0.5)
     return folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """Return a clause for the end of an error line: "did you mean 'count'?", or the valid names if none is near."""
+    """Return a hint for an error message: "did you mean 'count'?", or the valid names."""
     names = [str(option) for option in options]
     near = nearest(word, names)
     if near is not None:
         return f"did you mean {near!r}?"
-    return f"valid: {quoted(names)}" if names else "there are none"
+    return f"valid: {quoted(names)}" if names else "there are no valid names"
 
 
 def printable(text: str) -> str:
-    """Return the text with question marks for characters that the standard output cannot show."""
+    """Replace characters that the standard output cannot show with question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Return 'a', 'b', 'c', …: at most eight names, then how many more."""
+    """Return at most eight quoted names, and the number of further names."""
     names = list(names)
     listed = ", ".join(repr(name) for name in names[:_LISTED])
     return listed if len(names) <= _LISTED else f"{listed} and {len(names) - _LISTED} more"
 
 
 def register(name: str | None = None) -> Callable[[Part], Part]:
-    """Register a class under a name, its own by default: `@stochgp.register("cosine")` before `class Cosine(…)`.
+    """Register a class under a name: `@stochgp.register("cosine")` before `class Cosine(…)`.
 
-    | a class of | is then | and is made as |
+    | base class | setting | instance |
     |---|---|---|
-    | `kernels.AbstractKernel` | `kernel="cosine"` | `Cosine(lengthscale=…, variance=…)`, with those of the two that it takes |
-    | `features.AbstractFeatureMap` | `features="cosine"` | `Cosine.init(n_inputs, n_features, key=…, dtype=…)` |
+    | `kernels.AbstractKernel` | `kernel="cosine"` | `Cosine(lengthscale=…, variance=…)` |
+    | `features.AbstractFeatureMap` | `features="cosine"` | `Cosine.init(n_inputs, n_features, **options)` |
     | `likelihoods.AbstractLikelihood` | `likelihood="cosine"` | `Cosine()` |
     | `solvers.AbstractSolver` | `solver="cosine"` | `Cosine()` |
     | `learners.AbstractLearner` | `learner="cosine"` | `Cosine()` |
     | `estimators.GPEstimator` | `stochgp fit --model cosine` | `Cosine(**settings)` |
 
-    Models that hold such a part, or any other registered dataclass or Equinox module, can be saved. Register the same class before you load
-    them; the command line does so with `--with FILE.py`. Raises ValueError for a name that another class has.
+    The options of `init` are `key` and `dtype`. Models with registered classes can be saved, including other
+    dataclasses and Equinox modules. Register the class again before you load a model; the command line does
+    so with `--with FILE.py`. Raises ValueError if another class has the name.
 
     Parameters
     ----------
     name : str or None
-        By which the class is known; None: its own.
+        The name of the class; None = `__name__`.
     """
 
     def registered(part: Part) -> Part:
@@ -86,7 +87,7 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
         what = _kind_of(part)
         table = REGISTERED.setdefault(what, {})
         if (before := class_of(table.get(known))) is not None and before.__qualname__ != part.__qualname__:
-            raise ValueError(f"the {what} {known!r} is registered already: {before.__qualname__}")
+            raise ValueError(f"the name {known!r} is already registered for the {what} {before.__qualname__}")
         table[known] = part() if what in AS_VALUES else part
         return part
 
@@ -94,9 +95,9 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 
 
 def load_code(sources: Sequence[str] | None) -> None:
-    """Run Python files (paths that end in .py), each once, or import modules, which register parts.
+    """Run Python files (paths that end in .py) once, or import modules.
 
-    Raises ValueError for an unknown file or module.
+    Raises ValueError if a file or module does not exist.
     """
     for source in sources or ():
         path = Path(source).resolve()
@@ -111,7 +112,7 @@ def load_code(sources: Sequence[str] | None) -> None:
 
 
 def _kind_of(part: type) -> str:
-    """Return the word for the kind of a class in messages of `lookup`."""
+    """Return the kind of a class, which is the setting that accepts its name."""
     from stochgp import features, kernels, learners, likelihoods, solvers
     from stochgp.estimators.base import GPEstimator
 

@@ -1,4 +1,4 @@
-"""Nearest rows, in Euclidean distance or by the correlation of a kernel: for learning, preconditioning and local prediction."""
+"""Search for nearest rows by Euclidean distance or the correlation of a kernel."""
 
 from typing import Any
 
@@ -14,40 +14,41 @@ from stochgp.kernels import dense
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
-EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, which are dense enough, a tree is searched with this slack
-NONE = -1  # stands for a neighbour if there are too few
-LEAF_ROWS = 32  # 16 and 64 were never much faster, between 13 thousand rows of 26 inputs and a million of 6
-MAX_DIRECTIONS = 8.0  # of a tree: at 11 of 100,000 rows it takes six times as long as all distances
-BLOCK_ROWS = 1 << 18  # points whose places are held together
-TIMED_ROWS = 64  # points of one search under a deadline
-CHUNK_BYTES = 1 << 24  # of the answer of one search: a float64 and an int64 for each neighbour
-CANDIDATES = 4  # times k, from each term of a kernel with several
-PLACED_ROWS = 1 << 15  # whose places are computed together
-PAIRS = 1 << 19  # of a point and a candidate that are compared together
-MAX_WIDTH = 1 << 10  # rows among which enough of other groups are looked for
-POINTS, COLUMNS = 128, 1 << 15  # of one block of all pairs
-FIRST_LEVEL = 8  # log₂ of the rows that are searched for the earliest
+EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, tree searches have this default slack
+NONE = -1  # index of a missing neighbour
+LEAF_ROWS = 32  # rows per leaf of a tree
+MAX_DIRECTIONS = 8.0  # maximum intrinsic dimension for a tree
+BLOCK_ROWS = 1 << 18  # points per block of coordinates
+TIMED_ROWS = 64  # points per search if there is a deadline
+CHUNK_BYTES = 1 << 24  # bytes of the result of one search
+CANDIDATES = 4  # candidates from each kernel term, as a multiple of k
+PLACED_ROWS = 1 << 15  # rows per computation of coordinates
+PAIRS = 1 << 19  # pairs of points and candidates per comparison
+MAX_WIDTH = 1 << 10  # maximum neighbours searched to find enough rows of other groups
+POINTS, COLUMNS = 128, 1 << 15  # size of a block of all pairs
+FIRST_LEVEL = 8  # log₂ of the smallest number of searched rows
 
 
 class Neighbours:
     """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
 
-    The search is exact up to 100,000 rows. It uses a k-d tree, or all distances if the rows have more than 8 independent directions (`directions`). With more
-    rows, a tree may return rows up to 1.5 times as far as the nearest. The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search compares the kernel's
-    `places` (Kang and Katzfuss 2023), coordinates in which near points have a high correlation. A sum of kernels has several sets of places: the search takes
-    the nearest 4k rows in each set and returns the best k. The Tanimoto kernel has no places and is evaluated for all pairs.
+    The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`, coordinates in
+    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, it finds the
+    nearest 4k rows for each term and returns the best k. A kernel without `places`, such as the Tanimoto
+    kernel, is evaluated for all pairs. If the rows have at most 8 independent directions (`directions`), the
+    search uses a k-d tree, else all distances. Up to 100,000 rows, it is exact for a single kernel term.
 
-    Raises ValueError for no rows and for values that are not finite.
+    Raises ValueError if there are no rows or if values are not finite.
 
     Parameters
     ----------
     X : array [N, D]
-        The rows, which must not change afterwards. Without a kernel, standardise the inputs first.
+        The rows; do not change them later. Without a kernel, standardise the inputs first.
     kernel : AbstractKernel or None
-        The kernel whose correlation ranks the rows; None = Euclidean distance.
+        The kernel of the correlation; None = Euclidean distance.
     slack : float or None
-        A tree may return rows at most (1 + slack) times as far as the nearest rows; None = 0 up to 100,000 rows, else 0.5. With 0.5 it compares a quarter of
-        the rows and finds 96 to 99 % of the nearest 49.
+        A tree may return rows that are (1 + slack) times as far as the nearest rows. None = 0 up to 100,000
+        rows, else 0.5.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):
@@ -58,7 +59,7 @@ class Neighbours:
         if kernel is not None:
             with jax.enable_x64(True):
                 self.kernel = cast(value_of(kernel), jnp.float64)
-        self.searches = list[Any]()  # none: all pairs are compared
+        self.searches = list[Any]()  # empty if all pairs are compared
         if kernel is None or self.kernel.has_places:
             for places in self._places(X):
                 self.searches.append(
@@ -68,8 +69,8 @@ class Neighbours:
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Return the indices of the k rows nearest to each point, nearest first.
 
-        Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N. Raises TimeIsUpError if the search would
-        miss a deadline.
+        Raises ValueError if the shape of the points is wrong, if values are not finite, or unless 1 ≤ k ≤ N.
+        Raises TimeIsUpError if the search would miss a deadline.
         """
         if not 1 <= k <= self.size:
             raise ValueError(
@@ -94,7 +95,7 @@ class Neighbours:
     def others(
         self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Int32[np.ndarray, "P k"]:
-        """Return the indices of the k rows nearest to each of `rows`, without itself and its group; −1 if there are too few."""
+        """Return the k nearest other rows of each row, outside its group; −1 if there are too few."""
         found = np.full((len(rows), k), NONE, np.int32)
         todo, width = np.arange(len(rows)), min(k + 1, self.size)
         while len(todo):
@@ -106,9 +107,7 @@ class Neighbours:
             if width == self.size or (width >= MAX_WIDTH and group is not None):
                 break
             width = min(2 * width, self.size)
-        if (
-            width < self.size and group is not None
-        ):  # rows of large groups, which are few: of all rows of others
+        if width < self.size and group is not None:  # for large groups, search all other groups
             for one in np.unique(group[rows[todo]]):
                 here, others = todo[group[rows[todo]] == one], np.flatnonzero(group != one)
                 found[here] = NONE
@@ -119,7 +118,7 @@ class Neighbours:
         return found
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
-        """In float64, computed part by part and written where they stay."""
+        """Return the float64 coordinates for the search, one array for each kernel term."""
         found: list[np.ndarray] = []
         if self.kernel is not None and (terms := dense.terms_of(self.kernel)) is not None:
             found = [term.scaled(np.asarray(X, np.float64)) for term in terms]
@@ -134,7 +133,7 @@ class Neighbours:
                         whole[start : start + len(part)] = np.asarray(own)[: len(part)]
         found = found or [np.ascontiguousarray(X, np.float64)]
         if not all(np.isfinite(own).all() for own in found):
-            raise ValueError("all values must be finite, but there are NaN or infinite ones")
+            raise ValueError("all values must be finite, but some are NaN or infinite")
         return found
 
     def _nearest(
@@ -152,13 +151,13 @@ class Neighbours:
                 rows = filled_up(np.asarray(self.X[start : start + width], np.float64), width)
                 with jax.enable_x64(True):
                     best = np.asarray(_most_correlated(self.kernel, filled, rows, min(k, width)))
-                near.append(np.minimum(start + best[: len(points)], self.size - 1))  # the last row fills up
+                near.append(np.minimum(start + best[: len(points)], self.size - 1))  # for padding
         return near[0] if len(near) == 1 else self._best(points, np.concatenate(near, axis=1), k)
 
     def _best(
         self, points: Float[np.ndarray, "P D"], candidates: Int[np.ndarray, "P C"], k: int
     ) -> Int[np.ndarray, "P k"]:
-        """Return the k candidates of highest correlation, repeated ones counted once."""
+        """Return the k different candidates with the highest correlation."""
         candidates, found = np.sort(candidates, axis=1), []
         repeated = np.zeros(candidates.shape, bool)
         repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
@@ -180,10 +179,10 @@ def earlier_rows(
     positions: Int[np.ndarray, " P"],
     k: int,
 ) -> Int32[np.ndarray, "P k"]:
-    """Return the indices of k correlated rows before each of these positions of `order`.
+    """Return k highly correlated rows among the rows before each position of `order`.
 
-    The most correlated row is the first; −1 if there are fewer. At positions t from 2^j to 2^(j+1) − 1 the search compares only the first 2^j rows, at least half of the rows before t. At positions below
-    256 it compares all earlier rows.
+    The most correlated row is first; −1 replaces missing rows. At positions 2^j to 2^(j+1) − 1, the search
+    covers only the first 2^j rows, but at positions below 256 all earlier rows.
     """
     found = np.full((len(positions), k), NONE, np.int32)
     level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL - 1)
@@ -216,8 +215,8 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
 def directions(rows: Float[np.ndarray, "N D"]) -> float:
     """Return an estimate of the intrinsic dimension of the rows (Levina and Bickel 2004).
 
-    The estimate is 1 / mean log(T_10/T_j), j = 1 … 9, with the distance T_j to the j-th nearest of 500 random rows. Equal rows count once.
-    It is 0 for fewer than 20 different rows.
+    T_j is the distance to the j-th nearest of 500 random rows. The estimate is 1 / mean log(T_10/T_j) over
+    j = 1 … 9. Equal rows count once. With fewer than 20 different rows, the estimate is 0.
     """
     some = np.random.default_rng(0).choice(len(rows), min(500, len(rows)), replace=False)
     points = np.unique(np.asarray(rows[np.sort(some)], np.float64), axis=0)
@@ -229,12 +228,12 @@ def directions(rows: Float[np.ndarray, "N D"]) -> float:
 
 
 class _AllDistances:
-    """In place of a tree, for rows of many directions."""
+    """Exact search over all distances, with the interface of a tree."""
 
     def __init__(self, rows: Float[np.ndarray, "N D"]):
-        from sklearn.neighbors import NearestNeighbors  # a second to load, for this alone
+        from sklearn.neighbors import NearestNeighbors  # slow to load
 
-        self.centre = np.median(rows, axis=0)  # near which rounding errors are small
+        self.centre = np.median(rows, axis=0)  # centring reduces rounding errors
         self.search = NearestNeighbors(algorithm="brute", n_jobs=-1).fit(rows - self.centre)
 
     def query(self, points: Float[np.ndarray, "P D"], k: int, **_: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -242,14 +241,14 @@ class _AllDistances:
 
 
 def _tree(rows: np.ndarray) -> Any:
-    from scipy.spatial import KDTree  # half a second to load, for this alone
+    from scipy.spatial import KDTree  # slow to load
 
-    # Cells are halved at sliding midpoints, not at medians: built and searched faster, and repeated rows do no harm.
+    # Sliding midpoints are faster than medians, also with many repeated rows.
     return KDTree(rows, leafsize=LEAF_ROWS, balanced_tree=False)
 
 
 def _first(near: Int32[np.ndarray, "P w"], out: np.ndarray, k: int) -> Int32[np.ndarray, "P _"]:
-    """Return the first k of each line that are not `out`; −1 fills up."""
+    """Return the first k entries of each line that are not `out`, padded with −1."""
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
     first = np.take_along_axis(near, order, axis=1)
     return np.where(np.take_along_axis(out, order, axis=1), np.int32(NONE), first)
@@ -261,7 +260,7 @@ def _places_of(kernel: Any, X: Array) -> tuple[Array, ...]:
 
 
 def _correlations(kernel: Any, Z: Array, X: Array) -> Float[Array, "P C"]:
-    """|k(z, x)|/√(k(z, z) k(x, x)) for all pairs."""
+    """Return |k(z, x)|/√(k(z, z) k(x, x)) for all pairs."""
     centre, tiny = X[0], jnp.finfo(X.dtype).tiny
     across = kernel.between(kernel.prepare(Z, centre), kernel.prepare(X, centre))
     return jnp.abs(across) / jnp.sqrt(jnp.maximum(kernel.diag(Z)[:, None] * kernel.diag(X)[None, :], tiny))
@@ -269,11 +268,11 @@ def _correlations(kernel: Any, Z: Array, X: Array) -> Float[Array, "P C"]:
 
 @eqx.filter_jit
 def _most_correlated(kernel: Any, Z: Any, X: Any, k: int) -> Int[Array, "P k"]:
-    """Return the k rows of highest correlation with each point, of equal ones the first."""
+    """Return the k rows with the highest correlation for each point."""
     return jax.lax.top_k(_correlations(kernel, jnp.asarray(Z), jnp.asarray(X)), k)[1]
 
 
 @eqx.filter_jit
 def _of_candidates(kernel: Any, Z: Any, near: Any) -> Float[Array, "P C"]:
-    """Return correlations of each point z [P, D] with its candidates x [P, C, D]."""
+    """Return correlations of the points [P, D] with their candidates [P, C, D]."""
     return jax.vmap(lambda z, X: _correlations(kernel, z[None], X)[0])(Z, near)

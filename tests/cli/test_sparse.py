@@ -120,7 +120,7 @@ def test_an_unknown_label_is_named(table, capsys):
     other = table.parent / "other.csv"
     pa_csv.write_csv(pa.table({"a": [0.1, 0.2], "text": ["x", "w"]}), other)
     assert main(["evaluate", str(path), str(other)]) == 2
-    assert "label 'w' at row 2 is none of the classes 'x', 'y', 'z'" in capsys.readouterr().err
+    assert "label 'w' at row 2 is not one of the classes 'x', 'y', 'z'" in capsys.readouterr().err
 
 
 def cells(column):
