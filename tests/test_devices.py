@@ -81,8 +81,8 @@ def test_without_several_processes_everything_stays_as_it_is():
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        (0, ValueError, "positive multiple of the 1 processes"),
-        (1000, ValueError, "devices is 1000; .* and there are"),
+        (0, ValueError, "positive multiple of the number of processes"),
+        (1000, ValueError, "devices is 1000; .* and at most"),
         ("two", TypeError, "a number, not 'two'"),
         ([0], TypeError, "a number"),
         (True, TypeError, "not True"),

@@ -1,6 +1,7 @@
-"""Parameters: small modules with a `value`, trainable or frozen.
+"""Trainable and frozen parameters of models.
 
-Learners move the `raw` array of `Positive` and `Bounded`; `Frozen` does not train. All other floating arrays of a model train.
+Learners change the unconstrained array `raw` of `Positive` and `Bounded` parameters. `Frozen` values do not
+train. All other floating arrays of a model train.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -26,11 +27,11 @@ __all__ = ["AbstractParameter", "as_positive", "bounded", "frozen", "partition",
 
 T = TypeVar("T")
 
-SMALL = 1 << 16  # most numbers that are converted on the host
+SMALL = 1 << 16  # maximum size of arrays converted on the host
 
 
 class AbstractParameter(eqx.Module):
-    """A parameter with a constrained `value`, which converts to a NumPy array or a float."""
+    """A parameter with a constrained `value`; it converts to a NumPy array or a float."""
 
     @property
     @abc.abstractmethod
@@ -52,8 +53,8 @@ class AbstractParameter(eqx.Module):
 
     @property
     def known(self) -> np.ndarray:
-        """The value on the host, for a parameter that is not traced."""
-        with jax.enable_x64(True):  # float64 stays float64
+        """The value as a NumPy array; not for traced parameters."""
+        with jax.enable_x64(True):  # keeps float64
             return np.asarray(self.value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -63,7 +64,7 @@ class AbstractParameter(eqx.Module):
         return float(self.known)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
-        """Return a short constrained value for Equinox's printer if known, else None (all fields)."""
+        """Return a short value for Equinox's printer, or None to print all fields."""
         with jax.enable_x64(True):
             value = self.value if _is_known(self) else None
         if value is None or not eqx.is_array(value) or value.ndim > 1 or value.size > 32:
@@ -73,9 +74,9 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """A parameter value = lower + exp(raw), above `lower`. `positive` makes it from its value."""
+    """A parameter with the value lower + exp(raw). Create it with `positive`."""
 
-    raw: Float[Array, "..."]  # log(value − lower), of the shape and dtype of the value
+    raw: Float[Array, "..."]  # log(value − lower)
     lower: float = eqx.field(static=True, default=0.0)
 
     @property
@@ -92,9 +93,9 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """A parameter value = lower + (upper − lower) / (1 + exp(−raw)), made by `bounded`."""
+    """A parameter with lower + (upper − lower) / (1 + exp(−raw)). Create it with `bounded`."""
 
-    raw: Float[Array, "..."]  # log((value − lower)/(upper − value)), of the shape and dtype of the value
+    raw: Float[Array, "..."]  # log((value − lower)/(upper − value))
     lower: float = eqx.field(static=True)
     upper: float = eqx.field(static=True)
 
@@ -108,9 +109,9 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """An array or a module that does not train: gradients stop here.
+    """An array or a module that does not train: its gradients are 0.
 
-    `partition` leaves it in the rest. A frozen callable is called as before: `frozen(network)(x)`.
+    A frozen callable can still be called: `frozen(network)(x)`.
     """
 
     content: Any
@@ -137,7 +138,8 @@ def positive(
     Parameters
     ----------
     value, lower, dtype : number, list or array; float; dtype or None
-        The value, of any shape, its lower bound, and its dtype. None keeps the dtype of a floating array; other values become float32.
+        The value (any shape), its lower bound, and its dtype. With dtype None, floating arrays keep their
+        dtype and other values become float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -153,12 +155,12 @@ def positive(
 def bounded(
     value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
 ) -> Bounded:
-    """Return the `Bounded` parameter. Raises ValueError unless lower < value < upper, finite.
+    """Return a `Bounded` parameter. Raises ValueError unless lower < value < upper (finite).
 
     Parameters
     ----------
     value, lower, upper, dtype : number, list or array; float; float; dtype or None
-        As in `positive`.
+        The value, its bounds and its dtype, as in `positive`.
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise ValueError(
@@ -171,12 +173,12 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Return the value without training: a number, an array, a parameter or any module.
+    """Freeze a number, an array, a parameter or any module, so that it does not train.
 
     Parameters
     ----------
     value : Any
-        Numbers and lists become float32 arrays; a floating array keeps its dtype. A parameter is replaced by its value.
+        Numbers and lists become float32 arrays; floating arrays keep their dtype; a parameter is its value.
     """
     if isinstance(value, Frozen):
         return value
@@ -186,18 +188,18 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """Return a parameter, or a number or array as a `Positive` one. ValueError if it is ≤ 0.
+    """Convert a number or array to a `Positive` parameter. ValueError if it is not positive.
 
     Parameters
     ----------
     value, dtype : number, array or parameter; dtype or None
-        The value or the parameter; the dtype of a new parameter, as in `positive`.
+        The value, or a parameter, which is returned unchanged; the dtype of a new parameter.
     """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """Return a parameter `factor` > 0 times as large, like its lower bound; never `Bounded`."""
+    """Multiply a parameter and its lower bound by `factor` > 0. Upper bounds are dropped."""
     value = np.asarray(parameter, np.float64) * factor
     if isinstance(parameter, Frozen):
         return Frozen(on_device(value, parameter.dtype))
@@ -206,19 +208,19 @@ def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
 
 
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
-    """Return the value of a parameter, or another object unchanged, as `dtype` if given.
+    """Return the value of a parameter. Other objects are returned unchanged.
 
     Parameters
     ----------
     value, dtype : Any; dtype or None
-        A parameter, a number, an array, a module. Without a dtype nothing is converted.
+        Any object; the dtype of the result, or None for no conversion.
     """
     value = value.value if isinstance(value, AbstractParameter) else value
     return value if dtype is None else jnp.asarray(value, dtype=dtype)
 
 
 def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
-    """Return ∂value/∂raw in float64, with at least one axis; None if it does not train."""
+    """Return the derivative of the value in `raw` (float64, at least 1-d); None if frozen."""
     if isinstance(parameter, Frozen):
         return None
     value = np.atleast_1d(np.asarray(parameter, np.float64))
@@ -228,7 +230,7 @@ def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """Return the tree with True for every leaf that trains, and False for the others."""
+    """Return the tree with True for trainable leaves and False for other leaves."""
 
     def mark(node: Any) -> Any:
         return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
@@ -237,7 +239,7 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 def partition(tree: T) -> tuple[T, T]:
-    """Return trainable and rest, trees with None for the leaves of the other one.
+    """Split a tree into trainable and other leaves, with None at the missing leaves.
 
     Parameters
     ----------
@@ -248,7 +250,7 @@ def partition(tree: T) -> tuple[T, T]:
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """Return the tree with True for trainable leaves in parameters, else False."""
+    """Return the tree with True for trainable leaves inside parameters, else False."""
 
     def mark(node: Any) -> Any:
         return trainable_mask(node) if isinstance(node, AbstractParameter) else False
@@ -257,7 +259,7 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """Return the tree with every floating array, including frozen ones, in `dtype`."""
+    """Convert every floating array of a tree, including frozen ones, to `dtype`."""
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
@@ -269,7 +271,7 @@ def cast(tree: T, dtype: DTypeLike) -> T:
 
 
 def _is_known(parameter: AbstractParameter) -> bool:
-    """Return False under a transformation, and in masks and partitions without arrays."""
+    """Return True if all leaves are arrays with known values."""
     leaves = jax.tree.leaves(parameter)
     return len(leaves) > 0 and all(eqx.is_array(leaf) and not isinstance(leaf, Tracer) for leaf in leaves)
 
@@ -288,11 +290,11 @@ def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
 
 
 def _check_inside(value: Array, lower: float, upper: float) -> None:
-    """Raise ValueError unless lower < value < upper; traced values are unknown and pass."""
+    """Raise ValueError unless lower < value < upper. Traced values are not checked."""
     if isinstance(value, Tracer):
         return
     known = np.asarray(value)
     if not np.all((known > lower) & (known < upper)):
         raise ValueError(
-            f"a parameter between {lower} and {upper}, both excluded, was given the value {known}"
+            f"the value {known} of a parameter must be between {lower} and {upper}, both excluded"
         )

@@ -1,4 +1,4 @@
-"""Pictures: functions that return a matplotlib `Figure`, to be saved by `figure.savefig(path)`. No window, no global state of matplotlib."""
+"""Plots of predictions as matplotlib figures, which `figure.savefig(path)` saves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,12 +20,12 @@ __all__ = [
 ]  # fmt: skip
 
 _BLUE, _GREY = "#1f5fa8", "#6b6b6b"
-_DENSE = 2000  # most rows whose values are all drawn
-_DRAWN = (0.1, 99.9)  # percentiles of the values that are drawn of more
+_DENSE = 2000  # with more rows, extreme values are not drawn
+_DRAWN = (0.1, 99.9)  # percentiles of the drawn range
 _BINS = 20
-_PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
+_PARTS, _ROWS_OF_PART = 20, 20  # maximum groups, and minimum rows per group, in `ErrorDisplay`
 _POINTS = 40
-_MOST_VALUES = 12  # of text or dates in a dependence
+_MOST_VALUES = 12  # maximum categories or dates on an axis
 
 
 def evaluation_report(
@@ -40,20 +40,21 @@ def evaluation_report(
 ) -> Figure:
     """Return a figure with four panels: PIT values, coverage, errors and predicted values.
 
-    With a model, the figure also shows how predictions depend on the two most important inputs (`inspection.importance`).
+    With a model, two more panels show the dependence on the two most important inputs
+    (`inspection.importance`).
 
     Parameters
     ----------
     y : array [N]
         Held-out targets.
     found : distribution
-        Their predictive distribution.
+        The predictive distribution of y.
     model : fitted regressor or None
-        A model with `predict_distribution`. None: no panels of inputs.
+        A model with a method `predict_distribution`; None = no panels of inputs.
     X : array [N, D], data frame or None
         Input rows for `model`; not used without a model.
     names : sequence of D str
-        Names of the inputs. (): the names in a data frame, or numbers for an array.
+        Names of the inputs; () = the names in a data frame, or numbers for an array.
     quantity, unit : str
         Name and unit of the targets for the axes; "" = no unit.
     """
@@ -76,7 +77,7 @@ def evaluation_report(
 
 
 class _Display:
-    """A picture of held-out rows, drawn when it is made; `ax_` and `figure_` are those of matplotlib."""
+    """Base class of plots of held-out rows, with the attributes `ax_` and `figure_`."""
 
     ax_: Axes
     figure_: Any
@@ -84,7 +85,7 @@ class _Display:
 
     @classmethod
     def from_predictions(cls, y: Any, found: Any, *, ax: Axes | None = None, unit: str = "") -> Any:
-        """Draw targets y [N], in this unit, and their predictive distribution into `ax`; None: into a new figure."""
+        """Draw targets y [N] and their predictive distribution into `ax` or a new figure."""
         self = cls()
         self.ax_ = Figure(figsize=(4.5, 4.1), dpi=150, layout="constrained").subplots() if ax is None else ax
         self.figure_ = self.ax_.figure
@@ -98,9 +99,10 @@ class _Display:
 
 
 class PITDisplay(_Display):
-    """Density of the PIT values, which is 1 everywhere for calibrated predictions.
+    """Density of the PIT values (`metrics.pit`). Calibrated predictions have the density 1.
 
-    About 19 of 20 bins are then within the dotted lines. If standard deviations are too small, the ends are high; if too large, the middle is high.
+    About 19 of 20 bins are then within the dotted lines. If standard deviations are too small, the density
+    is high at both ends. If they are too large, it is high in the middle.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -115,14 +117,14 @@ class PITDisplay(_Display):
         draw_labels(axes, "Probability integral transform (PIT)", *names)
         axes.set(xlim=(0, 1))
         axes.set_ylim(top=1.3 * axes.get_ylim()[1])
-        text = f"calibration error {distance:.2g}\na calibrated forecast has {level:.2g}"
+        text = f"calibration error {distance:.2g}\n(calibrated forecasts: about {level:.2g})"
         axes.text(0.5, 0.97, text, transform=axes.transAxes, ha="center", va="top", fontsize=9)
 
 
 class CoverageDisplay(_Display):
     """Coverage minus level of central 50, 80, 95 and 99 % intervals, in percent of the rows.
 
-    Bars show ± 2 standard errors of a calibrated model. The interface is that of scikit-learn's displays.
+    Bars show ± 2 standard errors of a calibrated model.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -142,8 +144,8 @@ class CoverageDisplay(_Display):
 class ErrorDisplay(_Display):
     """Root mean square errors against predicted standard deviations.
 
-    Rows are sorted by standard deviation and divided into up to 20 equal parts; rows with infinite standard deviation are not shown. Bars show ± 2 standard
-    errors. For calibrated predictions the points are on the diagonal. The interface is that of scikit-learn's displays.
+    Rows are sorted by standard deviation and divided into up to 20 equal groups. Rows with infinite standard
+    deviation are not shown. Bars show ± 2 standard errors. Calibrated predictions are on the diagonal.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -171,14 +173,15 @@ def draw_dependence(
 ) -> None:
     """Draw the mean prediction against one input, with bands of 80 and 95 %.
 
-    The input runs from its 2 % to its 98 % quantile; the others keep their values. Bands average predicted quantiles, noise included. At most 200 rows and 12 values of text or dates are used.
+    The input varies from its 2 % to its 98 % quantile; the other inputs keep their values. Mean and predicted
+    quantiles, noise included, are averaged over at most 200 rows. At most 12 categories or dates are drawn.
 
     Parameters
     ----------
     axes, model, X, column : matplotlib Axes, fitted regressor, array [N, D] or data frame, int
-        The axes, a model with `predict_distribution`, its input rows, and the index of the input.
+        The axes; a model with a method `predict_distribution`; input rows; the index of the input.
     name, quantity : str
-        Names of the input ("" = its number) and of the targets for the axes.
+        Axis labels for the input ("" = its number) and for the targets.
     """
     rows = some_rows(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
@@ -200,7 +203,7 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Draw predicted against actual values; of many, the middle 99.8 % and a note on the rest.
+    """Draw predicted against actual values; with over 2,000 rows, only the central 99.8 %.
 
     Parameters
     ----------
@@ -224,12 +227,12 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     draw_labels(axes, title, f"actual {quantity}{in_units}", f"predicted {quantity}{in_units}")
     axes.set(xlim=(low, high), ylim=(low, high))
     if not shown.all():
-        note = f"{np.sum(~shown):,} of {len(y):,} rows lie outside"
+        note = f"{np.sum(~shown):,} of {len(y):,} rows are outside the axes"
         axes.text(0.03, 0.97, note, transform=axes.transAxes, va="top", fontsize=8, color=_GREY)
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
-    """Draw the title and the names of the axes."""
+    """Set the title and the axis labels."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)

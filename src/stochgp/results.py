@@ -1,4 +1,4 @@
-"""Results of runs, and estimates with standard errors."""
+"""Results of fits and solves, and estimates with standard errors."""
 
 import enum
 from typing import Any, NamedTuple
@@ -7,10 +7,10 @@ from jaxtyping import Array, Float
 
 
 class RESULTS(enum.Enum):
-    """Reasons why a fit or a solve ended; values are messages with likely causes."""
+    """Reasons for the end of a fit or a solve. The values are messages."""
 
-    successful = "all planned steps were taken and the criterion had settled"
-    not_settled = "all planned steps were taken, but the criterion was still moving: more epochs may help"
+    successful = "all planned steps were taken and the criterion has converged"
+    not_settled = "all planned steps were taken, but the criterion was still changing: more epochs may help"
     tolerance_reached = "the residual, measured on all rows, is within the tolerance"
     steps_exhausted = (
         "the planned steps were taken, but the residual is above the tolerance: more steps, a larger noise variance or "
@@ -24,8 +24,8 @@ class RESULTS(enum.Enum):
     interrupted = "an interrupt ended the run; the best state so far was kept"
     stopped = "the callback ended the run; the best state so far was kept"
     diverged = (
-        "the run diverged again and again, even at a much smaller step: is an input on a huge scale, or the noise far too small?"
-        " The best state before that was kept"
+        "the run diverged repeatedly, even with much smaller steps: an input may have a huge scale, or the noise may be too small."
+        " The best earlier state was kept"
     )
 
 
@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
     Parameters
     ----------
     value, stderr : float
-        The number; 0 for an exact one.
+        The estimate and its standard error; the standard error of an exact number is 0.
     """
 
     value: float
@@ -43,12 +43,12 @@ class Estimate(NamedTuple):
 
 
 class ExactNLML(NamedTuple):
-    """The exact negative log marginal likelihood at one θ.
+    """The exact negative log marginal likelihood (NLML) of a model.
 
     Parameters
     ----------
     nlml, gradient, jitter : float, tree, float
-        Per datum; a tree like the model, with derivatives for trainable parts; the number added to the diagonal, 0 = none.
+        The NLML per row; its derivatives, as a tree like the model; the number added to the diagonal.
     """
 
     nlml: float
@@ -57,18 +57,19 @@ class ExactNLML(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """The result of `learning.fit`. Losses and NLMLs are per datum, for the learner's targets.
+    """The result of `learning.fit`. Losses are per row, for the targets of the learner.
 
     Parameters
     ----------
     gp, loss, evidence : AbstractGP, float, learners.Evidence or None
-        The model with θ̂; the criterion there, NaN before the first evaluation; the moments of all rows at θ̂, if the evaluator computes them.
+        The learned model; its criterion (NaN before the first evaluation); its moments, if computed.
     n_iter, converged, result : int, bool, RESULTS
-        Steps taken, trials of rates excluded; True if the result is `RESULTS.successful`; the reason why the run ended.
+        Steps without trials of rates; True if `result` is `RESULTS.successful`; the reason for the end.
     history, seconds : list of dict, float
-        Numbers by name, an entry for every trial of a rate and every evaluation; the duration, including the time before a checkpoint.
+        Entries for trials of rates and evaluations; the duration, including time before a checkpoint.
     plan, held_out_rows, state : StepPlan, int, Any
-        Planned batches and steps; rows held out for evaluations; the learner's last state if its model is the returned one, else None: streams continue from it.
+        Planned batches and steps; number of held-out rows; the last state of the learner for updates, or
+        None if it does not belong to the returned model.
     """
 
     gp: Any
@@ -85,30 +86,30 @@ class FitResult(NamedTuple):
 
     @property
     def nlml(self) -> float:
-        """The exact NLML of all rows, per datum. AttributeError if it is unknown."""
+        """The exact NLML per row. AttributeError if it is unknown."""
         return self.evidence.nlml
 
     @property
     def spectrum(self) -> Any:
-        """The moments of all rows in their eigenbasis. AttributeError if they are unknown."""
+        """The moments of all rows in their eigenbasis. AttributeError if unknown."""
         return self.evidence.spectrum
 
 
 class Solution(NamedTuple):
-    """The result of `solvers.solve` for A α = b, b: [N, S].
+    """The result of `solvers.solve` for A α = b with S columns.
 
     Parameters
     ----------
     value, residual : array [N, S], array [N, S] or None
-        The best α; b − A α, or None if the last measured point is not α.
+        The best α; b − A α, or None if it was not measured at α.
     result, converged, residual_norms : RESULTS, bool, array [S]
-        Why the solve ended; True if every column is within the tolerance; ‖b − A α‖ / ‖b‖ of each column, measured on all rows.
+        The reason for the end; True if all columns are within the tolerance; ‖b − A α‖ / ‖b‖ per column.
     n_steps, epochs, seconds : int, float, float
-        Steps (1 for a direct solver), passes over the rows of A with checks, and the duration.
+        Steps (1 for a direct solver), passes over the rows of A including checks, and the duration.
     history : list of dict
-        An entry for every epoch, with an estimated residual, and for every measurement.
+        An entry with an estimated residual for every epoch, and one for every measured residual.
     jitter : float
-        Number added to the diagonal of A, or of its blocks, for the factorisation; 0 = none.
+        The number added to the diagonal of A, or of its blocks, for a factorisation; 0 = none.
     """
 
     value: Float[Any, "N S"]

@@ -1,6 +1,7 @@
-"""Placement on a one-axis mesh: rows are spread in equal parts, other arrays are whole on each.
+"""Placement of arrays: rows are divided among devices, other arrays are copied to all.
 
-All processes call the same functions in the same order. Inside `together` decisions on the host use the values of process 0.
+All processes call the same functions in the same order. Inside `together`, they use the times and numbers
+of process 0.
 """
 
 import contextlib
@@ -19,17 +20,17 @@ from stochgp import deadline
 from stochgp.numerics.arrays import on_device
 
 AXIS = "rows"
-TILE = 2048  # maximum columns of a tile on a CPU: from 512 to 8,192 products in float32 take equally long
-GPU_TILE = 131_072  # on a GPU: products of few inputs are 1.1 to 1.6 times as fast as with `TILE` on an H100
+TILE = 2048  # maximum columns of a tile on a CPU
+GPU_TILE = 131_072  # maximum columns of a tile on a GPU
 SPREAD, WHOLE = PartitionSpec(AXIS), PartitionSpec()
 _TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
 T = TypeVar("T")
 
 
 def mesh_of(setting: Any) -> Mesh | None:
-    """Return the mesh of the first G devices, with H processes the first G/H of each.
+    """Return a mesh of the first `setting` devices, of all devices for "all", or None.
 
-    None = no mesh, "all" = all. Raises ValueError for a number that is not there, TypeError for anything else.
+    Each process has equally many devices. Raises ValueError for an invalid number, TypeError for other types.
     """
     if setting is None:
         return None
@@ -40,7 +41,7 @@ def mesh_of(setting: Any) -> Mesh | None:
         own = [[one for one in chosen if one.process_index == process] for process in range(n_processes)]
         if setting < 1 or setting % n_processes or setting // n_processes > min(map(len, own)):
             raise ValueError(
-                f"devices is {setting}; it must be a positive multiple of the {n_processes} processes, and there are {len(chosen)}"
+                f"devices is {setting}; it must be a positive multiple of the number of processes ({n_processes}), and at most {len(chosen)}"
             )
         chosen = [device for each in own for device in each[: setting // n_processes]]
     return jax.make_mesh((len(chosen),), (AXIS,), axis_types=(AxisType.Auto,), devices=chosen)
@@ -57,34 +58,34 @@ def n_processes(mesh: Mesh | None) -> int:
 
 
 def mesh_around(array: Any) -> Mesh | None:
-    """Return the mesh on which an array lies, or None."""
+    """Return the mesh of a distributed array, or None."""
     sharding = getattr(array, "sharding", None)
     return sharding.mesh if isinstance(sharding, NamedSharding) else None  # pyright: ignore[reportReturnType]
 
 
 def spread(rows: T, mesh: Mesh, axis: int = 0) -> T:
-    """Spread the arrays of a tree in equal parts along this axis over the mesh.
+    """Divide the arrays of a tree along `axis` into equal parts on the devices of the mesh.
 
-    Every process gives the same numbers. Raises ValueError for a length without equal parts.
+    Every process passes the same arrays. Raises ValueError if a length cannot be divided equally.
     """
     spec = lambda leaf: PartitionSpec(*[None] * (axis % np.ndim(leaf)), AXIS)
     return jax.tree.map(lambda leaf: _put(leaf, NamedSharding(mesh, spec(leaf))), rows)
 
 
 def on_all(tree: T, mesh: Mesh) -> T:
-    """Return a tree with arrays whole on every device of the mesh; other leaves unchanged."""
+    """Copy the arrays of a tree to every device of the mesh."""
     sharding = NamedSharding(mesh, WHOLE)
     return jax.tree.map(lambda leaf: _put(leaf, sharding) if eqx.is_array(leaf) else leaf, tree)
 
 
 def on_one(tree: T) -> T:
-    """Return a tree with arrays whole on this process's first device; other leaves unchanged."""
+    """Copy the arrays of a tree to the first device of this process."""
     return jax.tree.map(lambda leaf: on_device(_on_host(leaf)) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 @contextlib.contextmanager
 def together(mesh: Mesh | None) -> Iterator[None]:
-    """Enter a context in which the processes of a mesh use times and numbers of process 0."""
+    """Return a context in which all processes use the times and numbers of process 0."""
     if n_processes(mesh) == 1 or _TOGETHER.get():
         yield
         return
@@ -97,12 +98,12 @@ def together(mesh: Mesh | None) -> Iterator[None]:
 
 
 def is_writer() -> bool:
-    """Return True if this process writes files and messages: inside `together` process 0."""
+    """Return True if this process writes files and messages (process 0 inside `together`)."""
     return not _TOGETHER.get() or jax.process_index() == 0
 
 
 def from_first(value: T) -> T:
-    """Return the value of process 0 inside `together` (it must pickle), else the value itself."""
+    """Return the value of process 0 inside `together`, else the value itself."""
     if not _TOGETHER.get():
         return value
     content = np.frombuffer(pickle.dumps(value) if is_writer() else b"", np.uint8)
@@ -112,7 +113,7 @@ def from_first(value: T) -> T:
 
 
 def agreed(tree: T) -> T:
-    """Return a tree with arrays and numbers of process 0 inside `together`, bit for bit."""
+    """Return the tree with the arrays and numbers of process 0 inside `together`."""
     if not _TOGETHER.get():
         return tree
     numbers, rest = eqx.partition(tree, eqx.is_array_like)
@@ -126,7 +127,7 @@ def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     spec = sharding.spec
     length = np.shape(leaf)[len(spec) - 1] if spec else 0
     if length % mesh.size:
-        raise ValueError(f"{length} rows have no equal parts on {mesh.size} devices")
+        raise ValueError(f"{length} rows cannot be divided equally among {mesh.size} devices")
     if n_processes(mesh) == 1:
         return jax.device_put(leaf, sharding)
     if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
@@ -142,7 +143,7 @@ def _on_host(leaf: Any) -> np.ndarray:
 
 
 def _alike(new: np.ndarray, old: Any) -> Any:
-    """Return `new` with the type of `old`."""
+    """Convert `new` to the type of `old`."""
     if isinstance(old, jax.Array):
         return on_device(new, old.dtype)
     return new if isinstance(old, np.ndarray) else type(old)(new)

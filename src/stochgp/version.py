@@ -1,10 +1,10 @@
-"""The version of this package, and those that a report of an error should name."""
+"""The version of stochgp, and a list of versions for error reports."""
 
 __version__ = "0.1.0"
 
 
 def show_versions() -> None:
-    """Print the versions of stochgp, Python, the system and the packages that compute, for reports of errors."""
+    """Print the versions of stochgp, Python, the system and dependencies for error reports."""
     import platform
     import sys
     from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,4 @@
-"""Messages to the user: warnings, and lines of progress on stderr."""
+"""Warnings, and progress lines on stderr."""
 
 import contextlib
 import sys
@@ -10,13 +10,13 @@ from typing import Any
 
 AUTO = "auto"
 SECONDS_BETWEEN_UPDATES, SECONDS_BETWEEN_LINES, SECONDS_OF_SHORT_FITS = 0.1, 5.0, 3.0
-_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # a separate value in each thread
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)  # separate in each thread
 _BAR: ContextVar["ProgressBar | None"] = ContextVar("bar", default=None)
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Suppress `warn` inside the context, in this thread and the threads that it starts."""
+    """Suppress `warn` inside the context, also in threads started from it."""
     token = _SILENT.set(True)
     try:
         yield
@@ -25,9 +25,9 @@ def silent() -> Iterator[None]:
 
 
 def warn(text: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """Call `warnings.warn` for the caller, except inside `silent`.
+    """Call `warnings.warn` at the caller's line, except inside `silent`.
 
-    Fits inside another fit are silent. The warning filters do not change, because they apply to the whole process.
+    Fits inside another fit use `silent`, because warning filters would affect the whole process.
     """
     if not _SILENT.get():
         warnings.warn(text, category, stacklevel=stacklevel + 1)
@@ -40,9 +40,10 @@ def say(verbose: Any, text: str) -> None:
 
 
 class ProgressBar:
-    """One line on stderr during a fit: its current part, elapsed and remaining seconds.
+    """A progress line on stderr: the current part of a fit, elapsed and remaining seconds.
 
-    `verbose` "auto" shows it after 3 s on a terminal or in a notebook, 0 never, other values immediately. A file gets a line every 5 s.
+    With `verbose` "auto", the line appears after 3 s on a terminal or in a notebook. With 0 it never appears,
+    with other values immediately. If stderr is a file, a new line is written every 5 s.
     """
 
     def __init__(self, verbose: Any):
@@ -54,11 +55,11 @@ class ProgressBar:
         self.name, self.share, self.width = "", 0.0, 0
 
     def part(self, name: str, n_done: int, n_parts: int) -> None:
-        """Name the current part, and the number of equal parts before it."""
+        """Set the name of the current part and the share of finished parts."""
         self.name, self.share = f"{name}: ", n_done / n_parts
 
     def show(self, text: str) -> None:
-        """Print the line, unless it was printed recently."""
+        """Print the line unless it was printed a moment ago."""
         now = time.monotonic()
         if not self.is_on or now < self.next:
             return
@@ -71,7 +72,7 @@ class ProgressBar:
         self.width = len(line)
 
     def close(self) -> None:
-        """Remove the line from the terminal."""
+        """Erase the line on the terminal."""
         if self.in_place and self.width:
             sys.stderr.write("\r" + " " * self.width + "\r")
             sys.stderr.flush()
@@ -79,7 +80,7 @@ class ProgressBar:
 
 @contextlib.contextmanager
 def progress_bar(verbose: Any) -> Iterator[ProgressBar]:
-    """Return the bar of the surrounding fit, or a new bar for this block."""
+    """Return a context with the progress bar of an outer fit, or with a new one."""
     if (outer := _BAR.get()) is not None:
         yield outer
         return

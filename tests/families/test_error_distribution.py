@@ -128,7 +128,7 @@ def test_few_rows_and_little_time_choose_nothing():
     assert "not learned" in kept.plan_["likelihood"]["why"]
     late = make(time_limit=0.5).fit(*rows(N))
     assert late.plan_["likelihood"]["choice"] == GAUSSIAN
-    assert "no time" in late.plan_["likelihood"]["why"]
+    assert "time is too short" in late.plan_["likelihood"]["why"]
 
 
 @pytest.mark.parametrize("grouped", [False, True])
