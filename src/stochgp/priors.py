@@ -1,20 +1,14 @@
-"""Prior functions: draws f ~ GP(0, k), evaluable anywhere, from random features.
+"""Draws of functions from GP(0, k), made from random features.
 
-Every kernel of the package is a sum of terms, with sums inside products distributed and deep kernels opened:
+A kernel is a sum of terms v · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)). Here x_l are
+inputs of linear kernels, x_w scaled inputs of stationary kernels (or circles of periodic kernels) with random
+frequencies ω_w, and x_h inputs of Tanimoto kernels with random hashes h. Each draw of all ω_w, of vectors r_l
+with E r_l r_lᵀ = I, and of random signs ξ_h = ±1 of hashes gives a term two features,
 
-    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)).
+    √v · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)].
 
-x_l are the inputs of a linear kernel; x_w the inputs of a stationary kernel divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from
-its spectral density; x_h the inputs of a Tanimoto kernel, and h a random hash of them. One frequency gives a term the paired features
-
-    √v_t · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
-
-because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines; ξ_h = ±1 is a random sign of a hash
-(`features.hashing`). A term without waves and hashes has exact features, the products of the coordinates. If there is no room for all of them, its features
-are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for random linear forms.
-
-Near many rows a posterior function varies only by its high frequencies, of which independent draws from a heavy-tailed spectral density have too many or
-too few. The lengths of the frequencies are therefore stratified.
+Lengths of frequencies are stratified. Purely linear terms have exact features if these are few enough.
+Sources: Rahimi and Recht (2007); Yu et al. (2016) for directions; Kar and Karnick (2012) for linear forms.
 """
 
 import functools
@@ -46,38 +40,37 @@ from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
 __all__ = ["prior_functions"]
 
-GROUP = 4  # functions that share frequencies; in larger groups their errors are too similar
-BLOCK = 512  # rows with features in memory at a time
+GROUP = 4  # functions that share random features
+BLOCK = 512  # rows per block of features in memory
 
 Rows = tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
-"""The rows' inputs to a term, [N, A] each: ones [N, 1], and the inputs of linear, wave and hashed factors."""
+"""Inputs of a term at N rows: ones [N, 1], and inputs [N, A] of linear, wave and hashed factors."""
 
 
 class Term(NamedTuple):
-    """A term at some rows."""
+    """A term of a kernel, with its inputs at some rows."""
 
     variance: Float[Array, ""]
     rows: Rows
-    scales: tuple[Callable[..., Any], ...]  # each draws n lengths of an ω_w
-    packed: tuple[bool, ...] = ()  # True for each x_h with sets of bits
+    scales: tuple[Callable[..., Any], ...]  # functions that draw n lengths of an ω_w
+    packed: tuple[bool, ...] = ()  # True for each x_h of packed bits
 
     @property
     def n_exact(self) -> int | None:
-        """The number of features if they are exact; None = infinitely many."""
+        """The number of exact features; None if a term has none."""
         _, linear, waves, hashed = self.rows
         return None if waves or hashed else math.prod(x.shape[1] for x in linear)
 
 
 class PriorFunctions(eqx.Module):
-    """S functions f_s(x) = φ(x)·w_s, w_s ~ N(0, I): X [N, D] ↦ [N, S], differentiable.
+    """S differentiable functions f_s(x) = φ(x)·w_s with w_s ~ N(0, I): X [N, D] ↦ [N, S].
 
-    Each of G groups of functions has its own random features φ, so errors of the features average out over many functions. Memory: the features of
-    `BLOCK` rows. Build it with `prior_functions`.
+    Each of G groups of functions has its own random features φ. Create it with `prior_functions`.
     """
 
-    kernel: Any = eqx.field(converter=as_kernel)  # it may be frozen
-    draws: Frozen  # a `Draw` of each term of k with a first axis G, None if its features are exact
-    weights: Float[Array, "G M L"]  # w of L functions in each group
+    kernel: Any = eqx.field(converter=as_kernel)  # possibly frozen
+    draws: Frozen  # for each term a `Draw` with a first axis G, or None for exact features
+    weights: Float[Array, "G M L"]  # w_s of L functions in each group
     n_inputs: int = eqx.field(static=True)
     n_samples: int = eqx.field(static=True)  # at most G · L
 
@@ -86,7 +79,7 @@ class PriorFunctions(eqx.Module):
         return _evaluate(self, X)
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """Return f_s(x) without compiling if the kernel is a sum of the stationary terms of `kernels.dense`."""
+        """Return f_s(x), without compiling for sums of stationary kernels (`kernels.dense`)."""
         if (terms := dense.terms_of(self.kernel)) is None:
             return np.asarray(self(jnp.asarray(X)))
         found = np.empty((len(X), math.prod(self.weights.shape[::2])), X.dtype)
@@ -106,7 +99,7 @@ class PriorFunctions(eqx.Module):
         return found[:, : self.n_samples]
 
     def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
-        """Return f_s at its own rows Z_s, by S · R evaluations of features instead of S² · R."""
+        """Return the values of each f_s at its own rows Z_s."""
         check_rows(Z[0], self.n_inputs)
         return _evaluate_own(self, Z)
 
@@ -121,21 +114,20 @@ def prior_functions(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> PriorFunctions:
-    """Draw `n_samples` functions from GP(0, kernel), at the kernel's present hyperparameters.
+    """Draw `n_samples` functions from GP(0, kernel) with the present hyperparameters.
 
-    Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k. For one stationary or periodic kernel, or a product of
-    such kernels, the features have φ(x)·φ(x) = k(x, x). The draws fix the `alpha` of a rational quadratic kernel.
-
-    Raises TypeError for a kernel without random features, ValueError if `n_features` are too few, or `n_samples` or `group` is below 1.
+    Over random keys, a draw has the mean 0 and the covariance k. Frequencies are drawn for the present value
+    of `alpha` of a rational quadratic kernel. Raises TypeError for a kernel without random features, and
+    ValueError if `n_features` is too small or if `n_samples` or `group` is below 1.
 
     Parameters
     ----------
     kernel, n_inputs, n_samples : kernel, int, int
-        k, a kernel of the package or another `kernels.AbstractStationary`, which may be frozen; D; S, the number of functions.
+        A kernel of the package or another `kernels.AbstractStationary`, possibly frozen; D; S.
     n_features, group : int
-        Maximum features of a group of functions, which the terms of a sum share equally; maximum functions in a group, which have similar errors.
+        Maximum number of features, which the terms share; maximum number of functions with the same features.
     key, dtype : PRNG key, dtype
-        The key and the dtype of features and weights.
+        The random key; the dtype of features and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
@@ -143,7 +135,7 @@ def prior_functions(
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     draw_key, weight_key = seeds.split_key(key)
     keys = seeds.split_key(draw_key, n_groups)
-    # Numbers are drawn in float32, which the host does without compiling.
+    # Numbers are drawn in float32 on the host, without compiling.
     draws = [_draws(terms, columns, own) for own in keys]
     weights = seeds.normal(weight_key, (n_groups, sum(columns), -(-n_samples // n_groups)), jnp.float32)
     stacked = jax.tree.map(lambda *parts: _stacked(parts, dtype), *draws)
@@ -153,10 +145,10 @@ def prior_functions(
 def spread_values(
     functions: PriorFunctions, X: Float[Array, "N D"], log_scales: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """Return inner products of prior functions with inducing functions of widths ℓ_d c_d at X.
+    """Return inner products of prior functions with inducing functions of other widths at X.
 
-    The kernel is RBF, ln c = `log_scales`. A wave of frequency ω is scaled by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4): the covariance of two such values is the
-    generalised SE-ARD kernel.
+    The kernel is RBF with lengthscales ℓ_d; `log_scales` are log c_d. Inducing functions have the widths
+    ℓ_d c_d, so features of frequency ω are multiplied by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4).
     """
     kernel = value_of(functions.kernel)
     terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)
@@ -173,27 +165,27 @@ def spread_values(
 
 
 class Draw(NamedTuple):
-    """The random part of a term's F features."""
+    """Random numbers for the F features of a term."""
 
     directions: tuple[Array, ...]  # r_l [A, F] of each linear factor with A inputs
-    frequencies: Any  # None or [ΣA, F] of all waves together, in turns (1 turn = 2π)
+    frequencies: Any  # None or [ΣA, F] for all waves, in turns (1 turn = 2π)
     hashes: tuple[
         Any, ...
-    ] = ()  # the F keys [F, 2] of each hashed factor, which `_drawn` replaces by their numbers
+    ] = ()  # F keys [F, 2] per hashed factor; `_drawn` replaces them with random numbers
 
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
-    """Return the kernel's terms at a row of zeros, and the number of features of each."""
+    """Return the terms of a kernel at a row of zeros, and the number of features of each."""
     terms, row = [], jnp.zeros((1, n_inputs), dtype)
     if dense.terms_of(kernel) is None:
         terms = terms_of(kernel, row)
-    else:  # lengths of its frequencies do not depend on parameters
+    else:  # no parameter values are needed
         jax.eval_shape(lambda X: terms.extend(terms_of(kernel, X)), row)
     return terms, share([term.n_exact for term in terms], n_features)
 
 
 def _stacked(parts: Sequence[Any], dtype: Any) -> Array:
-    """Return the arrays along a first axis, floating ones in `dtype`."""
+    """Stack arrays along a new first axis, floating ones in `dtype`."""
     dtype = dtype if jnp.issubdtype(parts[0].dtype, jnp.floating) else parts[0].dtype
     return on_device(np.stack(parts), dtype)
 
@@ -204,7 +196,7 @@ def _draws(terms: list[Term], columns: list[int], key: PRNGKeyArray) -> Frozen:
 
 
 def _draw(term: Term, n_columns: int, key: PRNGKeyArray) -> Draw | None:
-    """Draw a term's random part, None if its features are exact."""
+    """Draw the random numbers of a term, or return None if its features are exact."""
     if term.n_exact == n_columns:
         return None
     _, linear, waves, _ = term.rows
@@ -222,7 +214,7 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray) -> Draw | None:
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:
-    """Return the draws with the numbers of their hashes."""
+    """Return the draws with random numbers in place of the keys of hashes."""
 
     def numbers(term: Term, draw: Draw | None) -> Draw | None:
         if draw is None or not term.packed:
@@ -236,7 +228,7 @@ def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | N
 
 
 def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:
-    """Return Φ [N, M], with the terms side by side."""
+    """Return the features [N, M] of all terms."""
     return jnp.concatenate([_columns(*term) for term in zip(variances, rows, draws, strict=True)], axis=1)
 
 
@@ -258,7 +250,7 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
 
 @quick_jit
 def _evaluate(functions: PriorFunctions, X: Array) -> Array:
-    """Return the values [N, S], with memory for one group and one block of rows."""
+    """Return the values [N, S], with features of one group and one block at a time."""
     terms, n = terms_of(functions.kernel, X), X.shape[0]
     n_blocks = max(1, -(-n // BLOCK))
     size = -(-n // n_blocks)
@@ -299,7 +291,7 @@ def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[
 
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
-    """Return the terms of a kernel at the rows X. Raises TypeError if it has no features."""
+    """Return the terms of a kernel at the rows X. TypeError if it has no random features."""
     kernel = value_of(kernel)
     linear, waves, scales, hashed, packed = (), (), (), (), ()
     match kernel:
@@ -317,7 +309,7 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
                 else functools.partial(_scales, kernel)
             )
             waves, scales = (kernel.scaled(X),), (scale,)
-        case Periodic():  # the RBF kernel on its circles
+        case Periodic():  # an RBF kernel on circles
             waves, scales = (kernel.circles(X),), (RBF().frequency_scales,)
         case Linear():
             linear = (select(X, kernel.active_dims),)
@@ -326,7 +318,7 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
         case Constant():
             pass
         case _:
-            drawn = "prior functions can be drawn for the kernels of stochgp and for kinds of kernels.AbstractStationary"
+            drawn = "prior functions need kernels of stochgp or subclasses of kernels.AbstractStationary"
             raise TypeError(f"a {type(kernel).__name__} has no random features: {drawn}")
     rows = jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed
     return [Term(value_of(kernel.variance, X.dtype), rows, scales, packed)]
@@ -338,16 +330,16 @@ def _product(a: Term, b: Term) -> Term:
 
 
 def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, " n"]:
-    """Draw lengths of frequencies with every parameter frozen at its value."""
+    """Draw lengths of frequencies with all parameters frozen."""
     is_parameter = lambda node: isinstance(node, AbstractParameter)
     fixed = jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
     return fixed.frequency_scales(n, key=key, dtype=dtype)
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:
-    """Return the features of each term: its need, or an equal part of the remaining features.
+    """Divide `n_features` among terms that need these numbers (None = any even number).
 
-    A term of need None takes an even number, as many as possible. Raises ValueError if a term would get none.
+    Raises ValueError if a term would get no feature.
     """
     columns, left = [0] * len(needs), n_features
     infinite = [need is None for need in needs]

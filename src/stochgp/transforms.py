@@ -1,4 +1,4 @@
-"""Increasing transforms of targets: z = T(y) is modelled in place of y, by arrays of NumPy on the host and of JAX in a program."""
+"""Increasing transforms T of targets for NumPy and JAX arrays; models learn z = T(y)."""
 
 import abc
 import math
@@ -9,73 +9,73 @@ import numpy as np
 
 __all__ = ["AbstractTransform", "Log", "SinhArcsinh"]
 
-LARGEST_EXPONENT = 600.0  # of exponentials in float64
+LARGEST_EXPONENT = 600.0  # avoids overflow in float64
 QUARTILE = 0.6744897501960817  # Φ⁻¹(¾)
 
 
 class AbstractTransform(eqx.Module):
-    """T increases on (lower, ∞): log p(y) = log p_z(T(y)) + log T'(y). `raw` has its parameters as unbounded numbers, `from_raw` sets them."""
+    """An increasing transform T of targets above `lower`."""
 
     @property
     def lower(self) -> float:
-        """Targets must be above it."""
+        """Lower bound of the targets."""
         return -math.inf
 
     @property
     def growth(self) -> float:
-        """The power of |z| with which T⁻¹(z) grows; inf if it grows exponentially."""
+        """The power of |z| at which T⁻¹(z) grows; inf for exponential growth."""
         return 1.0
 
     def check(self, y: np.ndarray) -> None:
-        """Raise ValueError, naming the first, for targets that are not above `lower`."""
+        """Raise ValueError if a target is not above `lower`."""
         bad = y <= self.lower
         if bad.any():
             row = int(np.argmax(bad))
             wanted = "positive targets" if self.lower == 0 else f"targets above {self.lower:g}"
-            place = f"{bad.sum()} of {bad.size} are not, such as {y[row]:g} at data row {row + 1}"
-            raise ValueError(f"{wanted} are wanted by {type(self).__name__}, but {place}")
+            place = f"{bad.sum()} of {bad.size} are not; the first is {y[row]:g} at data row {row + 1}"
+            raise ValueError(f"the transform {type(self).__name__} needs {wanted}, but {place}")
 
     @abc.abstractmethod
     def __call__(self, y: Any) -> Any:
-        """T(y), for y above `lower`."""
+        """Return T(y) for y above `lower`."""
 
     @abc.abstractmethod
     def inverse(self, z: Any) -> Any:
-        """Return the y with T(y) = z; the nearest end of the targets' range if there is none."""
+        """Return y with T(y) = z, or the nearest end of the target range if there is none."""
 
     @abc.abstractmethod
     def log_slope(self, y: Any) -> Any:
-        """log T'(y)."""
+        """Return log T'(y)."""
 
     @property
     def raw(self) -> list[float]:
-        """The parameters, unbounded; by default there are none."""
+        """The parameters as unconstrained numbers; none by default."""
         return []
 
     def from_raw(self, raw: Any) -> "AbstractTransform":
-        """Return the transform with these unbounded parameters, which may be traced."""
+        """Return the transform with these unconstrained parameters, which may be traced."""
         return self
 
 
 def namespace(values: Any) -> Any:
-    """Return the array's numpy or jax.numpy; numpy of a number."""
+    """Return numpy or jax.numpy for an array; numpy for a number."""
     return values.__array_namespace__() if hasattr(values, "__array_namespace__") else np
 
 
 class Log(AbstractTransform):
-    """T = log(y + shift) for y > −shift: predictions of positive targets are lognormal; ½ is the shift of counts.
+    """T(y) = log(y + shift), for lognormal predictions of targets above −shift.
 
     Parameters
     ----------
     shift : float
-        In the units of y; it is not learned.
+        The fixed shift in the units of y. Counts use 0.5.
     """
 
     shift: float = 0.0
 
     @property
     def lower(self) -> float:
-        return 0.0 - self.shift  # no −0
+        return 0.0 - self.shift  # avoids −0
 
     @property
     def growth(self) -> float:
@@ -93,16 +93,16 @@ class Log(AbstractTransform):
 
 
 class SinhArcsinh(AbstractTransform):
-    """T = sinh(δ asinh y − ε), onto all numbers (Jones and Pewsey 2009). δ < 1 makes y heavy-tailed, with all moments; ε > 0 skews it.
+    """T(y) = sinh(δ asinh y − ε) for all real y (Jones and Pewsey 2009).
 
-    T⁻¹(z) = sinh((asinh z + ε)/δ); log T' = log δ + |q| + log(1 + e^(−2|q|)) − log 2 − ½ log(1 + y²), q = δ asinh y − ε.
+    The inverse is T⁻¹(z) = sinh((asinh z + ε)/δ). All moments of y exist.
 
     Parameters
     ----------
     tail : number
-        δ > 0, without unit; a fit starts from it.
+        The initial value of δ > 0. Values below 1 give y heavy tails.
     skew : number
-        ε, without unit; a fit starts from it.
+        The initial value of ε. Positive values give y positive skewness.
     """
 
     tail: Any = 1.0
@@ -143,13 +143,13 @@ class SinhArcsinh(AbstractTransform):
 class Anchored(AbstractTransform):
     """T(y) = out_scale · inner((y − center)/scale) + out_shift.
 
-    `anchored` fixes location and scale of T by two targets: the model's mean and variance are the same parameters.
+    `anchored` chooses these numbers, so that T maps two fixed targets to fixed values.
     """
 
-    inner: AbstractTransform  # of targets without unit
+    inner: AbstractTransform  # for dimensionless targets
     center: float  # in the units of y
     scale: float
-    out_scale: Any = 1.0  # without unit
+    out_scale: Any = 1.0
     out_shift: Any = 0.0
 
     @property
@@ -175,12 +175,12 @@ class Anchored(AbstractTransform):
         return self.inner.raw
 
     def from_raw(self, raw: Any) -> "Anchored":
-        """With the two anchors where they were."""
+        """Return the transform with other parameters that maps both anchors to the same values."""
         return _through(self.inner.from_raw(raw), self.center, self.scale, namespace(raw))
 
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
-    """Return the transform in the units of the training targets y: their median ∓ half the interquartile range ↦ ∓0.6745. Without parameters it stays as it is."""
+    """Return T for targets y: median ∓ half the interquartile range is mapped to ∓0.6745."""
     if not inner.raw:
         return inner
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
@@ -189,10 +189,10 @@ def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
 
 
 def _through(inner: AbstractTransform, center: float, scale: float, xp: Any) -> Anchored:
-    """With the two anchors fixed."""
+    """Return `inner` with the scales that map center ∓ 0.6745 scale to ∓0.6745."""
     low, high = inner(xp.asarray([-QUARTILE, QUARTILE]))
     out_scale = 2 * QUARTILE / (high - low)
     out_shift = -QUARTILE - out_scale * low
-    if xp is np:  # numbers of Python, for files
+    if xp is np:  # plain numbers can be saved
         out_scale, out_shift = float(out_scale), float(out_shift)
     return Anchored(inner, center, scale, out_scale, out_shift)

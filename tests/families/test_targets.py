@@ -193,7 +193,7 @@ def test_the_likelihood_has_the_jacobian_of_rows_that_count():
 @pytest.mark.parametrize(
     ("settings", "y", "words"),
     [
-        ({"likelihood": POSITIVE}, Z, "positive targets are wanted by Log"),
+        ({"likelihood": POSITIVE}, Z, "the transform Log needs positive targets"),
         ({"likelihood": COUNTED}, -Y, "counts must be whole numbers of at least 0"),
         ({"likelihood": COUNTED}, Y, "counts must be whole numbers of at least 0"),
         ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
