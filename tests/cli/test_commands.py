@@ -94,7 +94,7 @@ def test_predict_writes_the_quantiles_asked_for(folder, tmp_path, capsys):
     np.testing.assert_array_equal(np.stack([written[name] for name in written.column_names[4:]], 1), wanted)
     for wrong in ("10,90", "a"):
         code, _, err = run(capsys, *paths, "--quantiles", wrong)
-        assert code == 2 and "above 0 and below 1" in err
+        assert code == 2 and "between 0 and 1" in err
 
 
 def test_evaluate_prints_the_five_numbers(folder, capsys):
@@ -114,7 +114,7 @@ def test_evaluate_draws_a_report(folder, capsys, tmp_path):
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = run(capsys, *given, "--report", tmp_path / "report.doc")
     assert code == 2
-    assert "type of picture" in err
+    assert "type of plot" in err
 
 
 @pytest.mark.parametrize(

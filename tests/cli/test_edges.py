@@ -104,7 +104,7 @@ def test_a_reader_that_has_left_and_a_device_that_is_not_there_are_one_line(fold
     os.close(reader)
     code, _, err = process(arguments, writer)
     os.close(writer)
-    assert (code, err) == (1, "stochgp: the standard output was closed before all was written\n")
+    assert (code, err) == (1, "stochgp: standard output was closed before the end of the output\n")
     code, out, err = process(arguments, JAX_PLATFORMS="cuda")
     assert code == 1 and out == "" and err.count("\n") == 1 and "JAX_PLATFORMS is 'cuda'" in err
 

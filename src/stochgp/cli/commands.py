@@ -1,6 +1,6 @@
-"""`stochgp fit`, `predict` and `evaluate`. Exit codes: 0 success, 2 bad input (one line on stderr), 130 Ctrl-C, 1 anything else.
+"""The commands `stochgp fit`, `predict` and `evaluate`.
 
-Imports here are light, and each command loads what it needs: `stochgp --help` loads neither JAX nor scikit-learn.
+Exit codes: 0 success, 2 bad input, 130 Ctrl-C, 1 other errors. Commands import slow packages when needed.
 """
 
 import contextlib
@@ -37,17 +37,17 @@ COLUMNS, MODEL, CHECKS, FILES = map(cyclopts.Group.create_ordered, ("Columns", "
 Text = str | None
 Texts = list[str] | None
 Quiet = Annotated[bool, Parameter(negative="", group=FILES)]
-Json = Annotated[bool, Parameter(name="--json", negative="", group=FILES, help="One JSON object on stdout.")]
-CODE = "A Python file or a module in which `stochgp.register` names parts of your own, run first. May be repeated."
+Json = Annotated[bool, Parameter(name="--json", negative="", group=FILES, help="Print one JSON object.")]
+CODE = "A Python file or a module that registers your own classes (`stochgp.register`). May be repeated."
 Code = Annotated[Texts, Parameter(name="--with", negative="", group=MODEL, help=CODE)]
 Data = Annotated[str, Parameter(name="DATA")]
 Model = Annotated[str, Parameter(name="MODEL")]
 
 app = cyclopts.App(
     name="stochgp",
-    help="Gaussian processes trained and solved with mini-batches, in memory that you set.",
+    help="Gaussian process regression and classification with mini-batches and a memory limit.",
     version=__version__,
-    suppress_keyboard_interrupt=False,  # `main` answers it
+    suppress_keyboard_interrupt=False,  # `main` handles it
 )
 
 
@@ -73,46 +73,47 @@ def fit(
     as_json: Json = False,
     code: Code = None,
 ) -> None:
-    """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
+    """Fit a model to DATA and save it. Ctrl-C saves the best model so far (exit code 130).
 
     Parameters
     ----------
     source
-        A .csv, .tsv (also with .gz), .parquet or .feather file, a folder of such files, or -: CSV text from the standard input.
-        Folders, and files that would take much of the memory, are read block by block: --test-fraction then chooses rows by their values, and
-        a feature model learns from a uniform sample of the rows.
+        A .csv, .tsv (also with .gz), .parquet or .feather file, a folder of such files, or - for CSV text
+        from standard input. Folders and large files are read in blocks: a hash of its values then decides
+        whether a row is a test row, and a feature model learns from a random sample of rows.
     target
-        The column to learn.
+        The target column.
     inputs
-        The columns to learn from, separated by commas: A,B. All but the target unless given.
+        The input columns, separated by commas: A,B. The default is all columns except the target.
     ignore
-        Columns to leave out: A,B. At predict they may be there or not.
+        Columns that are not inputs: A,B. They are optional in the data for predict.
     model
-        auto: a kernel GP, linear regression and trees, weighted according to held-out rows; kernel: any kernel, all rows kept; feature: a network or random features;
-        sparse: any kernel, a few inducing points kept.
+        auto: a weighted average of a kernel GP, linear regression and trees. kernel: a GP that uses all
+        rows. feature: a GP with a network or random features. sparse: a GP with inducing points.
     task
-        numbers, classes, or auto: with --model auto or sparse classes if the target is true and false, or text of at most 50 different values
-        that are not mostly numbers or dates. --model kernel and feature learn no classes.
+        numbers, classes or auto. With auto, models auto and sparse classify if the target is boolean, or text
+        with at most 50 values that are mostly neither numbers nor dates. Other models cannot classify.
     setting
-        name=value: a setting of the estimator, such as --set learner=bsgd. May be repeated.
+        A setting of the estimator as name=value, such as --set learner=bsgd. May be repeated.
     test_fraction
-        Set aside this fraction of a file's rows and print the metrics on them.
+        Hold out this fraction of the rows, and print scores on them.
     weight
-        The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
+        The column of frequency weights: a row with weight 2 counts twice. It is not an input.
     split_by
-        Columns A,B: rows that agree in them are on the same side of --test-fraction and of every division in learning. They are inputs
-        unless --ignore leaves them out. DATA is read block by block then.
+        Columns of groups: A,B. Rows with equal values stay together in every split into training, held-out
+        and test rows. The columns are also inputs unless --ignore names them.
     time_order
-        Where new rows are: interpolate, between the rows of DATA; forecast, after them in time, with whole blocks of time held out; auto: forecast, if a
-        column of dates, or columns that only increase, give the time, and errors of neighbours in time resemble each other.
+        interpolate: new rows lie between the rows of DATA. forecast: new rows are later in time, so blocks of
+        time are held out. auto: forecast if dates or increasing columns give the time and the errors of
+        successive rows are correlated.
     checkpoint
-        A file kept up to date; the same command goes on from it after a kill.
+        A file for intermediate states. After a crash, the same command continues from it.
     out
-        Where to write the model.
+        The file for the model.
     seed
-        Of the division into training and test rows, and of the learning.
+        The random seed of the fit and of the choice of test rows.
     quiet
-        No progress on stderr.
+        Show no progress on stderr.
     """
     load_code(code)
     _check_outputs(out, checkpoint, [source, *(code or ())])
@@ -145,7 +146,7 @@ def fit(
 
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
-    """Raise what writing these files would raise, and ValueError if they are inputs or the same file."""
+    """Raise an error if an output is not writable, is an input, or is named twice."""
     from stochgp.storage.trees import check_can_write
 
     check_can_write(out, read)
@@ -158,9 +159,9 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
 def _left_out(
     source: str, target: str, inputs: Sequence[str] | None, ignored: Sequence[str] | None, weight: str | None
 ) -> list[str]:
-    """Return the columns that are no inputs: those that --inputs and --ignore leave out, and the weights.
+    """Return the columns that are not inputs, without the target.
 
-    Raises ValueError for an unknown name, the target, a column in both options, and if no input is left.
+    Raises ValueError for unknown names, for the target, for a column in both options, and without inputs.
     """
     from stochgp.tables.files import column_names
 
@@ -174,10 +175,10 @@ def _left_out(
             if name not in names:
                 raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
             if name in (ignored or ()) and option == "--inputs":
-                raise ValueError(f"{name!r} is named by --inputs and by --ignore")
+                raise ValueError(f"both --inputs and --ignore name {name!r}")
     kept = [name for name in inputs or names if name not in (ignored or ())]
     if not set(kept) - {target}:
-        raise ValueError(f"{source}: --ignore leaves no columns beside the target {target!r}")
+        raise ValueError(f"{source}: no input columns remain besides the target {target!r}")
     left_out = [name for name in names if name not in kept and name != target]
     return left_out if weight is None else [*left_out, weight]
 
@@ -186,7 +187,7 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
     """Return the summary that `fit` prints."""
     from stochgp.cli import rows
 
-    in_blocks, aside = isinstance(train[1], str), f"{source}, rows set aside"
+    in_blocks, aside = isinstance(train[1], str), f"{source}, test rows"
     try:
         report = rows.described(estimator, out, estimator.n_rows_ if in_blocks else len(train[1]))
         if test is None:
@@ -201,7 +202,7 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
 
 
 def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: bool) -> Any:
-    """Return the estimator that the options describe; `plain` are settings that they may override."""
+    """Return the estimator for these options; `plain` are defaults of settings."""
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
         raise ValueError(f"--task classes: {model} models do not classify; use --model auto or sparse")
@@ -210,9 +211,9 @@ def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: 
 
 
 def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
-    """{name: value} of texts name=value: none, true and false, numbers and texts, whose types `fit` checks.
+    """Parse texts name=value into a dictionary. Values are None, booleans, numbers or text.
 
-    Raises ValueError for an unknown name, and for a name given twice.
+    Raises ValueError if a name is unknown or repeated.
     """
     parameters = list(inspect.signature(estimator.__init__).parameters)[1:]
     found: dict[str, Any] = {}
@@ -224,7 +225,7 @@ def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
             near = did_you_mean(name, parameters)
             raise ValueError(f"--set {pair}: {estimator.__name__} has no setting {name!r}; {near}")
         if name in found:
-            raise ValueError(f"--set {name} is given twice")
+            raise ValueError(f"--set {name} is repeated")
         found[name] = {"none": None, "true": True, "false": False}.get(text.lower(), text)
         for number in (float, int):
             with contextlib.suppress(ValueError):
@@ -238,7 +239,7 @@ def _names_in(text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError(f"{text!r}: expected column names with commas between them, such as A,B")
+        raise ValueError(f"{text!r}: expected column names separated by commas, such as A,B")
     return names
 
 
@@ -246,20 +247,20 @@ def _names_in(text: str | None) -> tuple[str, ...] | None:
 def predict(
     model: Model, source: Data, /, *, out: str, quantiles: str | None = None, code: Code = None
 ) -> None:
-    """Write the columns mean, std, lower_95, upper_95 for every row of DATA; they are of observations, noise included.
+    """Predict every row of DATA: mean, std, lower_95 and upper_95, noise included.
 
-    Of a classifier: class, the most probable one, and for each class C the column probability_C.
+    A classifier writes the most probable class, and the column probability_C for each class C.
 
     Parameters
     ----------
     model
-        A file that `stochgp fit` wrote.
+        A file from `stochgp fit`.
     source
-        A table with the columns that the model was given, in any order, or - (CSV text from the standard input).
+        A table with the input columns of the model, in any order, or - for CSV text from standard input.
     out
-        A .csv, .tsv, .parquet or .feather file, or -: CSV text on the standard output.
+        A .csv, .tsv, .parquet or .feather file, or - for CSV text on standard output.
     quantiles
-        Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
+        Quantiles to add: 0.1,0.9 adds the columns quantile_0.1 and quantile_0.9.
     """
     load_code(code)
     from stochgp.cli import rows
@@ -287,20 +288,22 @@ def evaluate(
     as_json: Json = False,
     code: Code = None,
 ) -> None:
-    """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included; of a classifier n, accuracy and log_loss.
+    """Print scores of a model on DATA: n, rmse, nlpd, crps and coverage_95.
+
+    Observations include the noise. For a classifier, the scores are n, accuracy and log_loss.
 
     Parameters
     ----------
     model
-        A file that `stochgp fit` wrote.
+        A file from `stochgp fit`.
     source
-        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target are left out, with a note of
-        their number.
+        A table with the inputs and the target of the model, or - for CSV text from standard input. Rows
+        without a target are ignored, and their number is printed.
     target
-        The target column, if it is called otherwise than at fit.
+        The target column, if its name differs from the one at fit.
     report
-        A picture (.png, .pdf or .svg) of how far the predictions can be trusted: PIT values, coverage, errors against standard deviations, and how they
-        depend on the two most relevant inputs.
+        A .png, .pdf or .svg file for plots of PIT values, coverage, errors against standard deviations, and
+        the dependence on the two most important inputs.
     """
     load_code(code)
     from stochgp.cli import rows
@@ -308,15 +311,15 @@ def evaluate(
 
     if report is not None:
         check_can_write(report, (model, source))
-        lookup(Path(report).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
+        lookup(Path(report).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of plot")
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     if name is None:
-        raise ValueError("the model does not know its target's name: give --target")
+        raise ValueError("the model has no name of a target: set --target")
     if report is not None and hasattr(estimator, "classes_"):
-        raise ValueError("--report: there is a picture of numbers, not of classes")
+        raise ValueError("--report: plots are not available for classes")
     if report is not None and rows.is_large(source, estimator.memory_limit):
-        raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
+        raise ValueError(f"--report: {source} is too large for the memory; use a sample of its rows")
     parts = rows.labelled_parts(estimator, source, name)
     parts = parts if report is None else list(parts)
     rows.show(rows.mean_scores(estimator, parts, source), as_json)
@@ -327,11 +330,11 @@ def evaluate(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the arguments are those of the process unless given. Returns the exit code."""
+    """Run one command and return its exit code; None = arguments of the process."""
     if arguments is not None:
         return _run(arguments)
     code = _run(sys.argv[1:])
-    if code == INTERRUPTED:  # running computations would keep the process
+    if code == INTERRUPTED:  # do not wait for running computations
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -339,9 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None if it was closed
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # stdout may be None
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # of characters that its encoding lacks
+        sys.stdout.reconfigure(errors="replace")  # for characters outside its encoding
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
@@ -355,8 +358,8 @@ def _run(arguments: Sequence[str]) -> int:
             )
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the rest of the buffer
-            return _complain("the standard output was closed before all was written", 1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards the buffer
+            return _complain("standard output was closed before the end of the output", 1)
         except OSError as error:
             return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
         except (cyclopts.CycloptsError, ValueError, TypeError) as error:
@@ -375,7 +378,7 @@ def _complain(error: object, code: int) -> int:
 
 
 def _with_stdin(arguments: Sequence[str], stack: contextlib.ExitStack) -> list[str]:
-    """Replace - by a file of the standard input, until the stack ends; that of --out means the standard output."""
+    """Replace - with a temporary file of standard input, except after --out."""
     found: list[str] = []
     for argument in arguments:
         if argument != STDIO:

@@ -1,4 +1,4 @@
-"""Rows that the command line reads, in memory or block by block, and the reports and columns that it prints and writes."""
+"""Input, scores and output of the command line, for rows in memory or in blocks."""
 
 import contextlib
 import json
@@ -27,29 +27,29 @@ from stochgp.tables.molecules import is_packed
 from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
-MAX_SHARE = 0.1  # of the free memory: a table that may take more is read block by block
-# Bytes in memory, the matrix of numbers included, for a byte of the file; of .gz for a byte of the text.
+MAX_SHARE = 0.1  # of the free memory; larger tables are read in blocks
+# Bytes in memory, including the matrix of numbers, per byte of the (uncompressed) file.
 EXPANSION = {".parquet": 5}
 DEFAULT_EXPANSION = 3
-N_COPIES = 3  # of the numbers of a table in memory: its columns, the matrix, the training rows
-TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
+N_COPIES = 3  # copies of the numbers of a table in memory
+TYPES = {"number": pa.float64(), "text": pa.string()}  # types of columns of text files at predict
 
-Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns, and the targets of the same rows
+Labelled = tuple[pa.Table, Shaped[np.ndarray, " N"]]  # input columns and targets
 
 
 def is_large(source: str, memory_limit: Any) -> bool:
-    """Return True for a folder, and for a file that may take much of the memory."""
+    """Return True for a folder, and for a file that may need much memory."""
     path = Path(source)
     if path.is_dir() or not path.is_file():
         return path.is_dir()
     suffix, size = file_suffix(path, SUFFIXES), path.stat().st_size
-    if suffix.endswith(".gz"):  # the last four bytes are the length of the text, modulo 2³²
+    if suffix.endswith(".gz"):  # the last four bytes contain the length of the text
         with path.open("rb") as file:
             file.seek(-min(4, size), 2)
             size = max(4 * size, int.from_bytes(file.read(4), "little"))
     size *= EXPANSION.get(suffix, DEFAULT_EXPANSION)
-    if suffix == ".parquet":  # equal values take no room in the file
-        with contextlib.suppress(*DAMAGE):  # raised again when the file is read
+    if suffix == ".parquet":  # equal values take almost no space in the file
+        with contextlib.suppress(*DAMAGE):  # reading the file raises the error again
             found = pa_parquet.read_metadata(path)
             size = max(size, N_COPIES * 8 * found.num_rows * found.num_columns)
     return size > MAX_SHARE * Budget.of(memory_limit).free()
@@ -65,13 +65,13 @@ def divided(
     seed: int,
     **options: Any,
 ) -> tuple[tuple[Any, Any], Any, bool]:
-    """Return X and y of `fit`, the test rows (None without a fraction) and whether targets are classes.
+    """Return X and y for `fit`, the test rows or None, and True if the targets are classes.
 
-    Rows are a table; with `options` of `FileSource.of`, and if there are many, blocks whose test rows are chosen by their values.
+    With `options` for `FileSource.of`, or for large files, the rows are a `FileSource`, else a table.
     """
     is_of_molecules = "tanimoto" in (getattr(estimator, "kernel", None), getattr(estimator, "features", None))
     if any(options.values()) and is_of_molecules:
-        raise ValueError("--weight and --split-by are not for molecules")
+        raise ValueError("--weight and --split-by are not available for molecules")
     classify = task == "classes"
     if any(options.values()) or (is_large(source, estimator.memory_limit) and not is_of_molecules):
         rows = data.FileSource.of(source, **options)
@@ -89,7 +89,7 @@ def divided(
         X = without(X, left_out)
         if test_fraction is None:
             return (X, y), None, classify
-        if not is_of_molecules and not imputes:  # before the division: rows of messages are those of the file
+        if not is_of_molecules and not imputes:  # errors then contain row numbers of the file
             targets = None if classify else CategoryTargets.of(y, seed)
             data.TableEncoder.fit(X, missing="refuse", targets=targets)
     train, test = data.train_test_indices(len(y), test_fraction, seed)
@@ -99,7 +99,7 @@ def divided(
 
 
 def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -> Iterator[Block]:
-    """Yield the rows of DATA, or of `rows`, for a fitted estimator, with the types of the fit; few rows as one block."""
+    """Yield blocks of DATA or of `rows`, with the column types of the fit."""
     if rows is None and not is_large(source, estimator.memory_limit):
         table = data.read_table(source)
         yield Block(table, Path(source), np.arange(table.num_rows))
@@ -111,14 +111,14 @@ def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -
         yield from replace(rows or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
-            f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
+            f"{source}: the type of column {narrow.name!r} differs from its first rows and from the fit"
         ) from None
 
 
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.FileSource | None = None
 ) -> Iterator[tuple[Labelled, Block]]:
-    """Yield the rows of DATA, or of `aside`, that have a target; warn of the others."""
+    """Yield the rows of DATA or `aside` that have a target; warn about other rows."""
     n_rows, dropped = 0, list[int]()
     for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
         with block.placing():
@@ -126,11 +126,11 @@ def labelled_parts(
         n_rows += len(part[1])
         yield part, block
     if (n_left := sum(dropped)) and aside is None:
-        warn(f"{n_left} of {n_rows + n_left} rows are left out of the scores, as a fit would leave them out")
+        warn(f"{n_left} of {n_rows + n_left} rows have no usable target and are not scored")
 
 
 def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source: str) -> dict[str, float]:
-    """`scores` of all rows: means over the parts, of the squared error for rmse."""
+    """Return the `scores` of all rows, averaged over the parts."""
     total, n_rows = dict[str, float](), 0
     for part, block in parts:
         with block.placing():
@@ -153,22 +153,22 @@ def split_off(table: pa.Table, target: str, classify: bool = False, allow_missin
         targets = data.target_column(table, target, allow_missing)
     inputs = without(table, [target])
     if not inputs.column_names:
-        raise TableError(f"there are no columns beside the target {target!r}")
+        raise TableError(f"there are no columns besides the target {target!r}")
     return inputs, targets
 
 
 def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return the table without those of the columns that it has."""
+    """Return the table without these columns."""
     return table.drop_columns([name for name in names if name in table.column_names])
 
 
 def naming(source: str) -> contextlib.AbstractContextManager:
-    """Add the name of the data to what is wrong with them; rows of blocks know their file."""
+    """Return a context that adds the name of the data to errors about tables."""
     return rewording(lambda text: text if text.startswith(source) else f"{source}: {text}")
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:
-    """Print names and values: lines for what is known, or one JSON object with null for what is not known or not finite."""
+    """Print known values line by line, or all values as one JSON object."""
     if as_json:
         values = {name: _plain(value) for name, value in report.items()}
         sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
@@ -181,7 +181,7 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
-    """Return what `fit` reports of the model in the file `out`; None for unknown values."""
+    """Return the report of `fit` for a model in the file `out`; unknown values are None."""
     names = ("nlml", "noise_variance", "elbo", "weights", "n_iter", "converged", "fit_seconds")
     found = {name: getattr(estimator, f"{name}_", None) for name in names}
     report = {"model": out, "n_train": n_train} | found
@@ -192,7 +192,7 @@ def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
 
 
 def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
-    """Metrics of the predictions of observations, in target units, or of classes."""
+    """Return the scores of a regressor or a classifier, with observations in target units."""
     metrics, inputs = stochgp.metrics, _inputs_of(estimator, inputs)
     if hasattr(estimator, "classes_"):
         log_probabilities, classes = estimator.predict_log_proba(inputs), estimator.classes_
@@ -213,9 +213,9 @@ def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
 
 
 def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
-    """Return the report of a regressor's predictions; of fingerprints without the dependence on single inputs."""
+    """Return plots of a regressor's predictions, for fingerprints without those of inputs."""
     fitted = estimator._fitted
-    X = estimator._read(_inputs_of(estimator, inputs))  # noqa: SLF001  # rows as `predict` reads them
+    X = estimator._read(_inputs_of(estimator, inputs))  # noqa: SLF001  # the same rows as in `predict`
     found, packed = fitted.distribution(X), is_packed(fitted.encoder)
     of_numbers = None if packed else SimpleNamespace(predict_distribution=fitted.distribution)
     names = getattr(fitted.encoder, "output_names", None) or ()
@@ -224,7 +224,7 @@ def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
 
 
 def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
-    """Return what `predict` writes: mean, std, central 95 % and quantiles of observations; or class and probabilities."""
+    """Return the columns that `predict` writes."""
     inputs = _inputs_of(estimator, inputs)
     if hasattr(estimator, "classes_"):
         if quantiles:
@@ -241,23 +241,23 @@ def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> d
 
 
 def parsed_quantiles(text: str | None) -> list[float]:
-    """Numbers separated by commas. Raises ValueError for text that is no number between 0 and 1."""
+    """Parse numbers separated by commas. ValueError unless they are between 0 and 1."""
     try:
         found = [float(part) for part in text.split(",")] if text else []
     except ValueError:
         found = [math.nan]
     if not all(0 < q < 1 for q in found):
-        raise ValueError(f"--quantiles is {text!r}; give numbers above 0 and below 1, such as 0.1,0.9")
+        raise ValueError(f"--quantiles is {text!r}; it must be numbers between 0 and 1, such as 0.1,0.9")
     return found
 
 
 def _inputs_of(estimator: Any, table: Any) -> Any:
-    """Return the table without the columns that `stochgp fit` left out of the inputs."""
+    """Return the table without the columns that `stochgp fit` did not use as inputs."""
     return without(table, (getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value."""
+    """Convert a value to a JSON value."""
     if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         return float(value) if math.isfinite(value) else None
     return str(value) if isinstance(value, Path) else value
