@@ -100,7 +100,7 @@ def test_names_are_refused_where_they_are_unknown_or_taken(own_parts, tmp_path, 
 def test_a_model_of_a_class_that_is_not_registered_says_which(tmp_path, monkeypatch):
     KernelGPRegressor("cauchy", random_state=0).fit(X, y).save(tmp_path / "model")
     monkeypatch.setitem(REGISTERED, "kernel", {})
-    with pytest.raises(ValueError, match="registered kernel 'cauchy': register its class before"):
+    with pytest.raises(ValueError, match="registered kernel 'cauchy': register its class first"):
         stochgp.load(tmp_path / "model")
 
 

@@ -1,7 +1,6 @@
 """Trainable and frozen parameters of models.
 
-Learners change the unconstrained array `raw` of `Positive` and `Bounded` parameters. `Frozen` values do not
-train. All other floating arrays of a model train.
+Learners change the array `raw` of `Positive` and `Bounded`, and floating arrays that are not parameters.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -138,8 +137,7 @@ def positive(
     Parameters
     ----------
     value, lower, dtype : number, list or array; float; dtype or None
-        The value (any shape), its lower bound, and its dtype. With dtype None, floating arrays keep their
-        dtype and other values become float32.
+        The value (any shape), its lower bound, its dtype. None = the dtype of a floating array, or float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(

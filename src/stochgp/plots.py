@@ -40,8 +40,7 @@ def evaluation_report(
 ) -> Figure:
     """Return a figure with four panels: PIT values, coverage, errors and predicted values.
 
-    With a model, two more panels show the dependence on the two most important inputs
-    (`inspection.importance`).
+    With a model, two more panels show the dependence on the two most important inputs.
 
     Parameters
     ----------

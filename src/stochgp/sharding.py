@@ -1,7 +1,6 @@
 """Placement of arrays: rows are divided among devices, other arrays are copied to all.
 
-All processes call the same functions in the same order. Inside `together`, they use the times and numbers
-of process 0.
+All processes call the same functions in the same order. Inside `together`, they use values of process 0.
 """
 
 import contextlib

@@ -164,7 +164,7 @@ def test_what_is_not_supported_is_refused():
     with pytest.raises(ValueError, match="solver='cholesky'"):
         PosteriorModel(local)
     counts = KernelGPRegressor(KERNEL, learner=None, likelihood=likelihoods.Warped("auto", "log")).fit(X, y)
-    with pytest.raises(ValueError, match="no Gaussian around f"):
+    with pytest.raises(ValueError, match="not Gaussian around f"):
         PosteriorModel(counts)
 
 

@@ -64,5 +64,5 @@ def test_a_set_does_not_depend_on_the_others(name):
 
 
 def test_posteriors_without_covariances_are_refused():
-    with pytest.raises(ValueError, match="knows no covariances between rows"):
+    with pytest.raises(ValueError, match="has no covariances between rows"):
         moments_of(local())

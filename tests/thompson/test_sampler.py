@@ -139,7 +139,7 @@ def test_candidates_come_once_each_and_the_best_is_found():
     assert found.best_x_ == int(np.argmax(target(points)))
     for _ in range(5):
         found.tell(found.ask(), target(points[found.ask()]))
-    with pytest.raises(ValueError, match="0 candidates are left, but a batch has 4"):
+    with pytest.raises(ValueError, match="0 candidates remain, but a batch needs 4"):
         found.ask()
 
 
@@ -194,7 +194,7 @@ def test_hyperparameters_are_learned_anew_when_rows_have_doubled():
         (
             INSIDE + [0, 1.5],
             [1.0],
-            r"point 1 lies outside the box: its input 2 is 12.5, the bounds are \[10, 12\]",
+            r"point 1 is outside the box: its input 2 is 12.5, but the bounds are \[10, 12\]",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Adapters to other packages. Nothing else in the package imports them; each is imported by its own name."""
+"""Optional adapters to other packages. Import each of them by its full name."""

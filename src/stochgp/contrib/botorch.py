@@ -1,10 +1,10 @@
-"""Fitted estimators as models of BoTorch (`pip install stochgp[botorch]`), so that its acquisition functions run on them with gradients.
+"""Fitted estimators as BoTorch models with gradients (`pip install stochgp[botorch]`).
 
-Values are in the units of the targets given to `fit`, points in those of the inputs; results have the dtype and the device of the points. JAX computes
-them on the host's default device; a custom autograd function passes the gradients on.
+Points and values are in the original units of inputs and targets. Results have the dtype and device of the
+points; JAX computes them on its default device.
 """
 # pyright: reportMissingImports=false
-# torch, gpytorch and botorch are an extra.
+# torch, gpytorch and botorch are optional.
 
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +23,14 @@ from torch import Tensor
 from stochgp.contrib.joint_predictions import draws_at, joint_moments, pull, refuse_encoded, values
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
 
-JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
+JITTER = 1e-8  # relative jitter of covariances, for repeated points
 
 
 class PosteriorModel(Model):
-    """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
+    """A BoTorch model with one output and a joint Gaussian posterior over q points.
 
-    Mean and covariance of f are those of `predict` (`contrib.joint_predictions`). With an iterative solver the covariance is estimated from
-    64 function samples, with a relative standard error of √(2/S); otherwise it is exact.
+    X has the shape [b, q, D]. Means and covariances are those of `predict`, but with an iterative solver the
+    covariance is estimated from 64 function samples, with a relative standard error of 0.18.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class PosteriorModel(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """Return the posterior of f, or with `observation_noise` of observations: True adds their variance by `predict`, a tensor [… q, 1] is added."""
+        """Return the posterior of f, plus learned noise (True) or noise variances (a tensor)."""
         if output_indices not in (None, [0], [-1]):
-            raise UnsupportedError(f"outputs {output_indices} were asked for, but the model has one")
+            raise UnsupportedError(f"output_indices is {output_indices}, but the model has only one output")
         X = self.transform_inputs(X)
         mean, covariance = _call(self._moments, X, len(self.estimator._fitted.inputs.mean))
         jitter = JITTER * covariance.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
@@ -65,16 +65,16 @@ class PosteriorModel(Model):
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
         raise UnsupportedError(
-            "a PosteriorModel takes in no observations: `update` the estimator and wrap it again"
+            "a PosteriorModel cannot be conditioned: call `update` on the estimator and create a new model"
         )
 
     def fantasize(self, *args: Any, **kwargs: Any) -> Model:
         raise UnsupportedError(
-            "a PosteriorModel has no fantasies: acquisition functions that look ahead need another model"
+            "a PosteriorModel has no fantasies, so look-ahead acquisition functions do not support it"
         )
 
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
-        """Return the variance of an observation minus that of f, at least 0, or the given one."""
+        """Return the noise variance at each point: learned, from the tensor, or 0."""
         if isinstance(observation_noise, Tensor):
             return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
         if not observation_noise:
@@ -85,14 +85,14 @@ class PosteriorModel(Model):
 
 
 class FunctionModel(DeterministicModel):
-    """Functions drawn from a posterior as a deterministic model, each an output.
+    """A deterministic BoTorch model whose outputs are functions drawn from a posterior.
 
-    Raises ValueError for functions of a table whose columns are encoded.
+    Raises ValueError if the inputs are columns of a table that need encoding.
 
     Parameters
     ----------
     functions : FunctionDraws
-        The result of `estimator.sample_functions(S)`: S functions, in the units of the targets.
+        The result of `estimator.sample_functions(S)`.
     """
 
     batch_shape = torch.Size([])
@@ -107,7 +107,7 @@ class FunctionModel(DeterministicModel):
         return self.functions.n_samples
 
     def forward(self, X: Tensor) -> Tensor:
-        """f_s(x) [… q, S] at X [… q, D]."""
+        """Return the values [… q, S] of all functions at X [… q, D]."""
         return _call(eqx.Partial(draws_at, self.functions), X, len(self.functions.center))[0]
 
 
@@ -119,7 +119,7 @@ def _call(function: Callable, X: Tensor, n_inputs: int) -> tuple[Tensor, ...]:
 
 
 class _Call(torch.autograd.Function):
-    """X ↦ `function(X)`, a tuple, by JAX, with the slopes of X."""
+    """A call of a JAX function, with gradients in X."""
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, function: Callable) -> tuple[Tensor, ...]:

@@ -1,11 +1,11 @@
-"""Means and covariances of f at sets of points, with slopes: what optimisers of acquisition functions ask of an estimator.
+"""Means and covariances of f at sets of points, with gradients, for acquisition functions.
 
-By kind of posterior, at one set Z [Q, D],
+The covariance C at a set Z depends on the type of the posterior:
 
-    from samples    C = DᵀD/S, D the deviations of S functions from the mean
-    from features   C = (Rᵀφ)·(Rᵀφ)
-    from a factor   C = k(Z, Z) − (L⁻¹k(X, Z))·(L⁻¹k(X, Z))
-    of a mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ], m = Σ_s w_s m_s
+    samples    C = D Dᵀ/S, where D are deviations of S sampled functions from the mean
+    features   C = (φR)(φR)ᵀ, where RRᵀ is the covariance of the weights
+    factor     C = k(Z, Z) − k(Z, X) A⁻¹ k(X, Z) with A = LLᵀ
+    mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ] with m = Σ_s w_s m_s
 """
 
 from collections.abc import Callable
@@ -31,34 +31,32 @@ from stochgp.posteriors import (
 )
 from stochgp.posteriors.kernel import times
 
-ROWS = 512  # that are evaluated at a time
+ROWS = 512  # rows per evaluation
 
 Sets = Float[np.ndarray, "B Q D"]
 Moments = tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]
 
-SAMPLES = 64  # functions whose covariance stands for the posterior's, with a relative standard error of √(2/64) = 0.18
+SAMPLES = 64  # functions for an estimate of the covariance
 
 
 def joint_moments(estimator: Any) -> Any:
-    """Return a function of sets of points [B, Q, D] with the mean [B, Q] and covariance [B, Q, Q] of f, for `values` and `pull`.
+    """Return a function from sets of points [B, Q, D] to the joint moments of f.
 
-    Points are in the units of the inputs, moments in those of the targets given to `fit`. The mean is that of `predict`. The covariance is that of
-    `predict(X, return_cov=True)` or, with an iterative solver, of functions drawn, the scale of variances included:
+    The moments are the mean [B, Q] and covariance [B, Q, Q] of `predict`, in original units. With an
+    iterative solver, the covariance is estimated. `values` and `pull` evaluate the function and its gradient.
 
-        C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances
-
-    Raises TypeError for other objects than regressors of this package. Raises ValueError for inputs that are not numbers alone, for targets of
-    which f is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
+    Raises TypeError for objects other than fitted regressors of this package. Raises ValueError for inputs
+    that need encoding, for transformed targets and counts, and for posteriors without covariances.
     """
     if not isinstance(estimator, PosteriorRegressor):
-        raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
+        raise TypeError(f"estimator must be a fitted regressor of stochgp, not {type(estimator).__name__}")
     check_is_fitted(estimator)
     fitted = estimator._fitted
     refuse_encoded(fitted.encoder)
     if fitted.observation.outward is not None:
         raise ValueError(
-            "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
-            "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
+            "observations are not Gaussian around f, because the estimator transforms targets or models counts: fit transformed targets, "
+            "such as log(y + 1/2), with likelihood='gaussian', or use sample_functions, which returns values in target units"
         )
     m, dispersion, posterior = (
         fitted.observation.mean_function,
@@ -67,7 +65,7 @@ def joint_moments(estimator: Any) -> Any:
     )
     prior = None if m is None else lambda rows: (m(rows, jnp), m.deviations(rows, jnp))
     scale = None if dispersion is None or not dispersion.is_scaling else dispersion.scale
-    # A covariance by a factor is the small difference of two large numbers.
+    # Covariances from a Cholesky factor are small differences of large numbers.
     is_wide = isinstance(posterior, ExactKernelPosterior | MixturePosterior)
     dtype = np.dtype(np.float64 if is_wide else posterior.dtype or np.float64)
     units = fitted.inputs.mean, fitted.inputs.scale, fitted.targets.mean, fitted.targets.scale
@@ -76,24 +74,24 @@ def joint_moments(estimator: Any) -> Any:
 
 
 def refuse_encoded(encoder: Any) -> None:
-    """Raise ValueError for the encoder of a table, which is no function of numbers alone."""
+    """Raise ValueError if inputs need encoding."""
     if encoder is not None and not getattr(encoder, "is_plain", False):
-        raise ValueError("the model is of a table whose columns are encoded: fit it to an array of numbers")
+        raise ValueError("the model encodes columns of a table: fit it to an array of numbers")
 
 
 def draws_at(functions: FunctionDraws, Z: Float[Array, "B Q D"]) -> tuple[Float[Array, "B Q S"]]:
-    """Return (The values of functions at sets)."""
+    """Return the values of drawn functions at sets, in a tuple."""
     rows = Z.reshape(-1, Z.shape[-1]).astype(functions.dtype)
     return (functions(rows).reshape(*Z.shape[:-1], -1),)
 
 
 def values(function: Callable, X: Sets) -> tuple[np.ndarray, ...]:
-    """Evaluate a function of sets in chunks of about `ROWS` rows; the last one is filled up to a power of two of sets, so that few sizes are compiled."""
+    """Evaluate a function of sets in padded chunks of about `ROWS` rows."""
     return _by_chunk(lambda Z: _values(function, Z), X)
 
 
 def pull(function: Callable, X: Sets, *slopes: np.ndarray) -> Sets:
-    """Return the gradient in X of a function of `function`'s results, whose gradients in these are given."""
+    """Return gradients in X, from `slopes`, the gradients in the results of `function`."""
     return _by_chunk(lambda *parts: _pull(function, *parts), X, *slopes)[0]
 
 
@@ -117,7 +115,7 @@ def _pull(function: Callable, Z: Array, *slopes: Array) -> tuple[Float[Array, "B
 def _in_units(
     of_posterior: Any, scale: Any, prior: Any, units: Any, dtype: Any, X: Float[Array, "B Q D"]
 ) -> Moments:
-    """Moments in target units, at sets in the units of the inputs."""
+    """Return moments in target units at sets in input units."""
     center, width, target_mean, s = units
     Z = ((X - center) / width).astype(dtype)
     mean, covariance = (part.astype(X.dtype) for part in of_posterior(Z))
@@ -135,7 +133,7 @@ def _in_units(
 
 
 def moments_of(posterior: AbstractPosterior) -> Any:
-    """Return a function of sets Z that gives `Moments` in the units of the posterior. Raises ValueError for one that knows no covariances: local prediction."""
+    """Return a function from sets to moments in model units. ValueError if unsupported."""
     with jax.enable_x64(True):
         match posterior:
             case MixturePosterior():
@@ -157,7 +155,7 @@ def moments_of(posterior: AbstractPosterior) -> Any:
             case VariationalPosterior():
                 return eqx.Partial(_by_process, posterior.process)
     raise ValueError(
-        f"{type(posterior).__name__} knows no covariances between rows: fit with solver='cholesky' or 'cg', and likelihood='gaussian'"
+        f"{type(posterior).__name__} has no covariances between rows: fit with solver='cholesky' or 'cg', and likelihood='gaussian'"
     )
 
 

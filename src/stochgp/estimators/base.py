@@ -219,12 +219,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, " N *Q"]:
         """Return quantiles of an observation at each row, noise included, in target units.
 
-        The result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers.
-
-        Raises
-        ------
-        ValueError
-            If a value of q is not between 0 and 1.
+        The result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers. Raises
+        ValueError if a value of q is not between 0 and 1.
         """
         found = np.asarray(q, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
@@ -244,12 +240,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """Return the lower and upper limits of the central predictive interval for each row.
 
-        An observation at the row, noise included, lies in the interval with probability `level`.
-
-        Raises
-        ------
-        ValueError
-            If `level` is not between 0 and 1.
+        An observation at the row, noise included, lies in the interval with probability `level`. Raises
+        ValueError if `level` is not between 0 and 1.
         """
         return self._distribution(self._read(X), "intervals", 32).interval(level)
 
@@ -325,8 +317,7 @@ class GPEstimator(PosteriorEstimator):
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` describes how.
     devices : None (one device), "all", or the number of devices (docs/methods/devices.md)
     verbose : "auto", 0 or 1
-        "auto": fits longer than 3 s show progress on a terminal or in a notebook. 0: no output. 1: progress
-        and notes on stderr.
+        Progress on stderr. "auto": on a terminal or in a notebook after 3 s. 0: never. 1: always, with notes.
 
     Attributes
     ----------

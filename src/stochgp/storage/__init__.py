@@ -1,1 +1,1 @@
-"""Models and checkpoints as files, without pickle."""
+"""Files of models and checkpoints, without pickle."""

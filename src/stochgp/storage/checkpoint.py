@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a run on disk, from which the same call goes on after a kill."""
+"""Checkpoints: files from which the same call continues after a crash."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from stochgp.warning import warn
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
+    """Return a digest of settings and arrays, which must be equal to continue a run."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
         content = jax.random.key_data(leaf) if is_key(leaf) else leaf
@@ -32,15 +32,15 @@ def fingerprint(*parts: Any) -> str:
 def write(
     path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str, notes: dict[str, Any]
 ) -> None:
-    """Write the arrays of `tree`, the JSON values `facts` and `notes`, and the fingerprint `mark`."""
+    """Write arrays of `tree`, JSON values `facts` and `notes`, and the fingerprint `mark`."""
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))
     _save(path, leaves, {"facts": facts, "fingerprint": mark, "notes": notes})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """Return a tree built as `like`, and the facts; None if the file holds no run.
+    """Return a tree with the structure of `like`, and the facts; None if there is no run.
 
-    Raises CheckpointError for a damaged file, and for a run of another fingerprint.
+    Raises CheckpointError for a damaged file or another fingerprint.
     """
     leaves, metadata = _loaded(path)
     if "fingerprint" not in metadata:
@@ -53,12 +53,12 @@ def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, 
 
 
 def notes(path: str | os.PathLike) -> dict[str, Any]:
-    """Return the JSON values beside the run, such as its seed."""
+    """Return the notes of a checkpoint, such as the seed."""
     return _loaded(path)[1].get("notes", {})
 
 
 def key_of_run(path: str | os.PathLike, random_state: Any) -> PRNGKeyArray:
-    """Return `as_key(random_state)`. If it is None, use the seed in the file, which keeps a new seed if it has none."""
+    """Return the random key; for None, from a seed that is stored in the checkpoint."""
     if random_state is not None:
         return as_key(random_state)
     leaves, metadata = _loaded(path)
@@ -70,13 +70,13 @@ def key_of_run(path: str | os.PathLike, random_state: Any) -> PRNGKeyArray:
 
 
 def _loaded(path: str | os.PathLike) -> tuple[list[Any], dict[str, Any]]:
-    """Arrays and metadata, none if there is no file."""
+    """Return arrays and metadata, both empty if there is no file."""
     if not Path(path).exists():
         return [], {}
     try:
         leaves, metadata = load_tree(path)
         if "notes" not in metadata:
-            raise ValueError(f"{path} holds a model")
+            raise ValueError(f"{path} is a model")
     except ValueError as error:
         what = f"the checkpoint cannot be used: {error}; name another file or remove it"
         raise CheckpointError(what) from error
@@ -84,14 +84,14 @@ def _loaded(path: str | os.PathLike) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _save(path: str | os.PathLike, leaves: list[Any], metadata: dict[str, Any]) -> None:
-    """Warn of a failure, such as a full disk: the old file stays, and the fit goes on."""
+    """Write the file. After an error, such as a full disk, keep the old file and warn."""
     try:
         save_tree(path, leaves, metadata)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        warn(f"the checkpoint {path} cannot be written ({why}); the fit goes on without it")
+        warn(f"the checkpoint {path} cannot be written ({why}); the fit continues without it")
 
 
 def _text(value: Any) -> str:
-    """Return the repr without addresses of functions, which differ between processes."""
+    """Return the repr without memory addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,14 +1,15 @@
-"""Files that are replaced whole, and trees of modules in safetensors files with a JSON header, which run no code.
+"""Atomic writing of files, and trees of modules in safetensors files.
 
-A file holds the SHA-256 digest of its JSON and arrays, which reading compares. No pickle; classes and functions are those of this package,
-`equinox.nn`, `jax.nn` and `jax.numpy`, or registered.
+Loading runs no code from the file. Classes and functions are from stochgp, `equinox.nn`, `jax.nn` and
+`jax.numpy`, or registered. A SHA-256 digest detects changes. The JSON header contains:
 
 None, bool, int, text, finite float   themselves
 other float                           {"float": "inf"}
 list, tuple, dict                     {"list": […]}, {"tuple": […]}, {"dict": {key: …}}
-array, NumPy scalar, PRNG key         {"array": name, "kind": "jax" | "numpy" | "scalar"}, {"key": name, "implementation": …}
+array, NumPy scalar, random key       {"array": name, "kind": …}, {"key": name, "implementation": …}
 function                              {"function": "jax.nn:relu"}, {"default": "equinox.nn:MLP", "argument": …}
-module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}, one that a user has registered {"class": "registered kernel:cosine", …}
+module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}
+registered class                      {"class": "registered kernel:cosine", "fields": {name: …}}
 """
 
 import contextlib
@@ -37,32 +38,32 @@ from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
 from stochgp.version import __version__
 
-_CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
-_FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
+_CLASSES = ("stochgp", "equinox.nn")  # allowed packages, with their submodules
+_FUNCTIONS = ("jax.nn", "jax.numpy")  # further allowed modules
 _ALL = (*_FUNCTIONS, *_CLASSES)
 _REGISTERED = "registered "
 FORMAT = 2
 _HEADER = "stochgp"
 _DIGEST = ', "sha256": "'  # the last entry of the JSON header
-_START = b'{"__metadata__":{"stochgp":'  # of every such file, after eight bytes with the length of the header
+_START = b'{"__metadata__":{"stochgp":'  # the start of a file after 8 bytes with the length of the header
 
 
 def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
-    """Yield an empty file with a unique name in the folder of `path`; it replaces `path` if the block ends without an error.
+    """Yield a temporary file that replaces `path` if the block ends without an error.
 
-    Symbolic links stay, and their target is replaced. The new file has the permissions of the old one, else those of the umask. Raises
-    ValueError if `path` is a folder, a device, a pipe or in no folder; OSError, with `path` as its file, if writing fails.
+    A symbolic link is kept and its target is replaced. The permissions of an old file are kept. Raises
+    ValueError if `path` is not a regular file or its folder does not exist, and OSError if writing fails.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         kind = "is a folder, not a file" if target.is_dir() else "is a device or a pipe, not a regular file"
         raise ValueError(f"{path}: {kind}")
     if not target.parent.is_dir():
-        raise ValueError(f"{path}: cannot be written, there is no folder {target.parent}")
+        raise ValueError(f"{path}: cannot be written, because there is no folder {target.parent}")
     partial = target.with_name(f".stochgp-{secrets.token_hex(8)}.tmp")
     try:
         if target.exists():
-            os.close(os.open(target, os.O_WRONLY))  # raises for a file without permission to write
+            os.close(os.open(target, os.O_WRONLY))  # raises an error if the file is not writable
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = (target if target.exists() else partial).stat().st_mode & 0o7777
         yield partial
@@ -75,7 +76,7 @@ def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
     finally:
-        with contextlib.suppress(OSError):  # raised by a read-only file system even if there is no file
+        with contextlib.suppress(OSError):  # read-only file systems raise even without a file
             partial.unlink()
 
 
@@ -83,21 +84,21 @@ replacing = contextlib.contextmanager(_new_file)
 
 
 def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
-    """Raise what `replacing` would raise, and ValueError if `path` is an input file, or a file in an input folder."""
+    """Raise an error if `path` is not writable, is an input, or is in an input folder."""
     target = Path(os.path.realpath(path))
     for source in filter(None, inputs):
         there = os.path.exists(source) and target.exists()
         if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
-            raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
+            raise ValueError(f"{path}: is read as an input ({source}); choose another file for the output")
     made = _new_file(path)
     next(made)
     made.close()  # removes the file
 
 
 def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:
-    """Write `tree` and `metadata` (JSON values with text keys) to a file, which stays as it was if anything fails.
+    """Write `tree` and `metadata` (JSON values) to a file; an error keeps the old file.
 
-    Raises ValueError, with the place in the tree, for values that are not listed above, such as a user's function.
+    Raises ValueError for unsupported values, such as user-defined functions.
     """
     tensors: dict[str, np.ndarray] = {}
     structure = encode(tree, tensors)
@@ -105,9 +106,9 @@ def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def load_tree(path: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the tree and the metadata of a file of `save_tree`: the same classes, dtypes and bits.
+    """Return the tree and the metadata from a file that `save_tree` wrote.
 
-    Raises ValueError in one line if the file is not of stochgp, truncated, changed since it was written, or of a newer format.
+    Raises ValueError if the file is damaged, has a newer format, or was not written by stochgp.
     """
     header, tensors = _read(path)
     try:
@@ -147,7 +148,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             if header["format"] > FORMAT:
                 what = f"was written by format {header['format']} (stochgp {header['version']})"
                 raise ValueError(f"{path} {what}; this version reads up to {FORMAT}: upgrade stochgp")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
     body, _, digest = text.rpartition(_DIGEST)
@@ -157,7 +158,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of the JSON and of the names, types, shapes and bytes of the arrays."""
+    """Return the SHA-256 digest of JSON text and arrays."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name])
@@ -167,7 +168,7 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
-    """Return the JSON of `value`, and add its arrays to `tensors`. Raises ValueError, naming the place, for other values."""
+    """Return `value` as JSON and add its arrays to `tensors`. ValueError if unsupported."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -186,7 +187,7 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
         for name in names:
             item = getattr(value, name)
             if callable(item) and _public_name(item, _ALL) is None and item is _default(kind, name):
-                fields[name] = {"default": known, "argument": name}  # equinox.nn has nameless functions
+                fields[name] = {"default": known, "argument": name}  # equinox.nn has defaults without a name
             else:
                 fields[name] = encode(item, tensors, f"{where}.{name}")
         return {"class": known, "fields": fields}
@@ -194,18 +195,18 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
         return {"function": known}
     what, remedy = (
         f"an object of {kind.__module__}.{kind.__qualname__}",
-        "build it from modules of stochgp and equinox.nn",
+        "use modules of stochgp and equinox.nn",
     )
     if callable(value) and hasattr(value, "__name__"):
         what, remedy = f"the function or class {value.__name__!r}", "use a function of jax.nn or jax.numpy"
     remedy += (
         ", register its class (`stochgp.register`), or save the arrays with equinox.tree_serialise_leaves"
     )
-    raise ValueError(f"{where} is {what}, and a file of stochgp holds no code: {remedy}")
+    raise ValueError(f"{where} is {what}, but files of stochgp do not contain code: {remedy}")
 
 
 def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dict[str, str]:
-    name = f"{len(tensors):04d} {where}"  # the number keeps names apart
+    name = f"{len(tensors):04d} {where}"  # the number makes names unique
     if is_key(value):
         tensors[name] = np.asarray(jax.random.key_data(value))
         return {"key": name, "implementation": str(jax.random.key_impl(value))}
@@ -218,7 +219,7 @@ def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dic
 
 
 def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """Return the value that `encode` described; each array is taken out of `tensors` and used once."""
+    """Return the value from the result of `encode`; arrays are removed from `tensors`."""
     match node:
         case None | bool() | int() | float() | str():
             return node
@@ -233,8 +234,8 @@ def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
             return tensors.pop(name) if kind == "numpy" else tensors.pop(name)[()]
         case {"array": str(name), "kind": "jax"}:
             require_jax()
-            with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
-                return jax.device_put(np.array(tensors.pop(name)))  # a copy: what was read may be let go
+            with jax.enable_x64(True):  # keeps 64-bit arrays
+                return jax.device_put(np.array(tensors.pop(name)))  # a copy frees the buffer of the file
         case {"key": str(name), "implementation": str(implementation)}:
             return jax.random.wrap_key_data(jnp.asarray(tensors.pop(name)), impl=implementation)
         case {"function": str(name)}:
@@ -249,23 +250,23 @@ def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
 
 
 def is_key(value: Any) -> bool:
-    """Return True for a typed PRNG key, or an array of them."""
+    """Return True for a typed random key or an array of keys."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _field_names(kind: Any) -> list[str] | None:
-    """Return the fields of a dataclass, an Equinox module or a named tuple; None for other classes."""
+    """Return field names of a dataclass, Equinox module or named tuple; None for others."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     return list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else None
 
 
 def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
-    """Return an instance with these fields; no constructor, converter or check runs."""
+    """Return an instance with these fields, without calling its constructor."""
     names = _field_names(kind) if isinstance(kind, type) else None
     if names is None or set(names) != set(values):
         found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
-        raise ValueError(f"{name} has the fields ({found}) in the file and ({wanted}) here")
+        raise ValueError(f"{name} has the fields ({found}) in the file, but ({wanted}) in this version")
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [values[field] for field in names])
     made = object.__new__(kind)
@@ -275,13 +276,13 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 def _default(kind: Any, argument: str) -> Any:
-    """Return the default of an argument of a class's constructor, None if it has none."""
+    """Return the default value of a constructor argument, or None."""
     parameter = inspect.signature(kind.__init__).parameters.get(argument)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """Return the text "module:name" of an allowed module that has the thing, or "registered kind:name"; None if there is none."""
+    """Return "module:name" or "registered kind:name" for an allowed object, else None."""
     for what, table in REGISTERED.items() if isinstance(thing, type) else ():
         for known, entry in table.items():
             if class_of(entry) is thing:
@@ -296,20 +297,20 @@ def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
 
 
 def _find(name: str, allowed: tuple[str, ...]) -> Any:
-    """Return the class or function "module:name". Raises ValueError unless it was defined under that name in an allowed module."""
+    """Return the class or function "module:name". ValueError if it is not allowed."""
     module, _, attribute = name.partition(":")
     if module.startswith(_REGISTERED):
         what = module.removeprefix(_REGISTERED)
         if (own := class_of(REGISTERED.get(what, {}).get(attribute))) is not None:
             return own
-        remedy = "register its class before (`stochgp.register`, `--with` of the command line)"
-        raise ValueError(f"it holds the registered {what} {attribute!r}: {remedy}")
+        remedy = "register its class first (`stochgp.register`, or `--with` on the command line)"
+        raise ValueError(f"it contains the registered {what} {attribute!r}: {remedy}")
     if _allows(allowed, module) and "__" not in name:
         with contextlib.suppress(ModuleNotFoundError):
             found = getattr(importlib.import_module(module), attribute, None)
             if callable(found) and _public_name(found, allowed) == name:
                 return found
-    raise ValueError(f"it names {name!r}, which this version does not have or does not load from files")
+    raise ValueError(f"it refers to {name!r}, which this version does not have or cannot load from files")
 
 
 def _allows(allowed: tuple[str, ...], module: str) -> bool:

@@ -1,4 +1,4 @@
-"""Design of experiments by Thompson sampling."""
+"""Sequential design of experiments with Thompson sampling."""
 
 from .sampler import ThompsonSampler
 

@@ -1,4 +1,4 @@
-"""Boxes and candidates, and the largest value of each of many posterior functions on a box: gradient ascent from many starts."""
+"""Maximisation of posterior functions on a box, and checks of boxes and points."""
 
 import math
 from typing import Any
@@ -17,15 +17,15 @@ from stochgp.operators import KernelOperator
 from stochgp.parameters import value_of
 from stochgp.posteriors import AbstractFunctions, KernelFunctions
 
-BLOCK = 512  # candidates whose values are computed at a time
-OUTSIDE = 1e-6  # of the width of the box: rounding
-STEPS_OF_SIZE = 8  # sizes of padded systems between a power of two and the next
-UNIFORM, STEP_SIZE = 0.1, 1e-3  # share of the candidates; of Adam, in widths of the box
-DEFAULT_NEARBY = 0.1  # of the box: deviation of proposals if the kernel has no lengthscale of every input
+BLOCK = 512  # points per evaluation
+OUTSIDE = 1e-6  # tolerance for points outside the box, in widths of the box
+STEPS_OF_SIZE = 8  # padded sizes between consecutive powers of two
+UNIFORM, STEP_SIZE = 0.1, 1e-3  # share of uniform proposals; step size of Adam in widths of the box
+DEFAULT_NEARBY = 0.1  # default standard deviation of proposals in widths of the box
 
 
 Box = Float[np.ndarray, "2 D"]
-"""The lower and the upper ends of every input, in the units of the functions' inputs."""
+"""Lower and upper bounds of all inputs, in the units of the functions."""
 
 
 def maximise(
@@ -40,12 +40,11 @@ def maximise(
     sign: float = 1.0,
     generator: np.random.Generator,
 ) -> Float[np.ndarray, "S D"]:
-    """Return the maximiser of each function on a box, with `sign` −1 the minimiser (Lin et al. 2024, appendix on Thompson sampling).
+    """Return the maximiser of each function on a box, or the minimiser if `sign` is −1.
 
-    In each round points are drawn, which all functions share; the best of the round is a start for f. From every start Adam takes steps of 10⁻³ widths of
-    the box, clipped to it. The result is the best of all starts and ends. Call it inside of `jax.enable_x64(True)`.
-
-    `observed` are the rows so far; larger targets are better. `nearby` are the standard deviations of proposals around observed rows.
+    In each round, each function starts from the best of the same random proposals (Lin et al. 2024). From
+    each start, Adam takes steps inside the box. The result is the best of all starting and final points.
+    `nearby` are standard deviations of proposals around `observed` rows, whose targets are to be maximised.
     """
     dtype = observed.X.dtype
     points = proposed((rounds, proposals), box, observed, nearby, generator=generator)
@@ -61,9 +60,10 @@ def proposed(
     *,
     generator: np.random.Generator,
 ) -> Float[np.ndarray, "R C D"]:
-    """Return R rounds of C points: a tenth uniform, the others N(x, diag nearby²) with x drawn in proportion to y − min y, clipped to the box.
+    """Return R rounds of C proposals in the box.
 
-    All are uniform if no row is better than another.
+    A tenth of them is uniform. The others are N(x, diag nearby²), where an observed row x is drawn with a
+    probability proportional to y − min y. If all y are equal, all proposals are uniform.
     """
     lower, upper = box
     anywhere = lower + (upper - lower) * generator.uniform(size=(*shape, len(lower)))
@@ -79,7 +79,7 @@ def proposed(
 
 
 def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
-    """ℓ/2 of a stationary kernel of all inputs, at most the width of the box; else a tenth of that width."""
+    """Return half the lengthscales, at most the box width; else a tenth of the width."""
     plain, D, width = along_inputs(kernel), box.shape[1], box[1] - box[0]
     if plain is not None and plain.active_dims is None:
         lengths = np.asarray(value_of(plain.lengthscale), np.float64)
@@ -89,7 +89,7 @@ def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
 
 
 def padded(functions: AbstractFunctions) -> AbstractFunctions:
-    """Return the same functions with rows of weight 0, so that systems of similar size use one program."""
+    """Pad the functions with rows of weight 0, so that similar sizes share one program."""
     if not isinstance(functions, KernelFunctions):
         return functions
     old, size = functions.operator, ladder(functions.operator.size)
@@ -101,7 +101,7 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
 
 
 def ladder(size: int) -> int:
-    """Return the next size of a sequence that grows by at most an eighth."""
+    """Return the next size of a sequence with ratios of at most 9/8."""
     step = max(1, 2 ** (size.bit_length() - 1) // STEPS_OF_SIZE)
     return -(-size // step) * step
 
@@ -137,7 +137,7 @@ def _search(
 
 
 def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Float[Array, "C S"]:
-    """f_s at every point, by blocks of points."""
+    """Return all functions at all points, computed in blocks of points."""
     n = min(BLOCK, len(points))
     n_blocks = -(-len(points) // n)
     rows = extended(points, n_blocks * n - len(points))
@@ -146,23 +146,23 @@ def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Floa
 
 
 def read_box(bounds: Any) -> Box:
-    """Read [D, 2] lower and upper ends. Raises ValueError, naming the input, unless they are finite and the lower end is below the upper."""
+    """Read bounds [D, 2]. Raises ValueError unless they are finite with lower < upper."""
     found = np.asarray(bounds, np.float64)
     if found.ndim != 2 or found.shape[1] != 2 or len(found) == 0:
         raise ValueError(
-            f"bounds must be [D, 2], a lower and an upper end for each input, but got {found.shape}"
+            f"bounds must be [D, 2], a lower and an upper bound for each input, but got {found.shape}"
         )
     bad = ~(np.isfinite(found).all(axis=1) & (found[:, 0] < found[:, 1]))
     if bad.any():
         d = int(np.argmax(bad))
         raise ValueError(
-            f"bounds of input {d + 1} are {found[d].tolist()}; the lower end must be below the upper one"
+            f"bounds of input {d + 1} are {found[d].tolist()}; the lower bound must be below the upper bound"
         )
     return np.ascontiguousarray(found.T)
 
 
 def read_points(X: Any, box: Box | None = None) -> Float[np.ndarray, "n D"]:
-    """Read finite rows, which are clipped to the box. Raises ValueError, naming the first outside of it."""
+    """Read finite rows and clip them to the box. Raises ValueError for points outside."""
     found, D = np.asarray(X, np.float64), "D" if box is None else box.shape[1]
     if found.ndim != 2 or 0 in found.shape or found.shape[1] != D != "D":
         raise ValueError(f"points must be rows [n, {D}], but got {found.shape}")
@@ -175,7 +175,7 @@ def read_points(X: Any, box: Box | None = None) -> Float[np.ndarray, "n D"]:
     if out.any():
         row, d = (int(i) for i in np.argwhere(out)[0])
         raise ValueError(
-            f"point {row + 1} lies outside the box: its input {d + 1} is {found[row, d]:g}, the bounds are "
+            f"point {row + 1} is outside the box: its input {d + 1} is {found[row, d]:g}, but the bounds are "
             f"[{lower[d]:g}, {upper[d]:g}]"
         )
     return np.clip(found, lower, upper)

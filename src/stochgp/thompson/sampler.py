@@ -1,4 +1,4 @@
-"""Thompson sampling: points for the next observations."""
+"""Thompson sampling with Gaussian processes."""
 
 import os
 import time
@@ -26,53 +26,52 @@ from stochgp.tables.molecules import Inputs
 from stochgp.tables.targets import read_targets
 from stochgp.thompson.maximise import BLOCK, half_lengthscales, maximise, read_box, read_points, values_at
 
-GROWN = 2  # hyperparameters are learned again from so many times the rows
-ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
+GROWN = 2  # hyperparameters are learned again if the number of rows has grown by this factor
+ARRAYS = 6  # arrays of the size of a kernel block during the computation of gradients
 
 
 @dataclass(eq=False, repr=False)
 class ThompsonSampler:
-    """Batches of points at which posterior functions of a Gaussian process are largest: `ask`, observe, `tell`, again and again.
+    """Choose points to maximise an unknown function: `ask`, observe, `tell`, and repeat.
 
-    Each point of a batch is the maximum of its own function, drawn from the posterior: f_s(x) = f₀ₛ(x) + k(x, X) A⁻¹(y − f₀ₛ(X) − ε_s). So a point is
-    chosen with the posterior probability that it is the best one. New observations are added by a solve that starts from the last solution
-    (`KernelGPRegressor.update`); every batch draws new functions. `best_x_` and `best_y_` are the best point (with
-    `candidates` its number) and its observation, `history_` has an entry for each `tell` with the
-    number of `observations`, `model_` is the estimator of the posterior, None before the
-    first `tell`.
+    Each point of a batch maximises a function that is drawn from the posterior of a Gaussian process. `tell`
+    adds observations to the posterior with `KernelGPRegressor.update`. `best_x_` and `best_y_` are the best
+    observed point (or its index in `candidates`) and its observation. `history_` has an entry for each
+    `tell`. `model_` is the fitted estimator, None before the first `tell`.
 
-    Raises ValueError unless one of `bounds` and `candidates` is given, for numbers out of range, and, without a learner, for a kernel without
-    hyperparameters and for no noise variance.
+    Raises ValueError unless exactly one of `bounds` and `candidates` is set, and for invalid numbers. Without
+    a `learner`, `kernel` must be a kernel with hyperparameters, and `noise_variance` must be set.
 
     Parameters
     ----------
     kernel : AbstractKernel or str
-        A kernel with its hyperparameters; with a `learner` also a name.
+        A kernel with hyperparameters, or its name if there is a `learner`.
     bounds : array [D, 2], optional
-        The box of points: a lower and an upper end for each input.
+        A lower and an upper bound for each input.
     candidates : array [C, D], optional
-        In place of `bounds`, a finite set of points: `ask` returns their numbers, each at most once. With the Tanimoto kernel they are counts.
+        A finite set of points instead of `bounds`. `ask` returns their indices, each at most once. The
+        Tanimoto kernel needs candidates with counts of fingerprints.
     noise_variance : float, optional
-        σ² of the observations, a variance; None = learned.
+        The noise variance σ² of observations; None = learned.
     solver : str or AbstractSolver
-        "auto", "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`.
+        "auto", "cholesky", "cg", "sdd", or an object from `stochgp.solvers`.
     batch_size : int
-        Points of a batch.
+        Number of points per batch.
     learner : str or AbstractLearner, optional
-        None: hyperparameters are fixed, in the units of the data; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
+        None: hyperparameters are fixed. Else, as in `KernelGPRegressor`, they are learned at the first `tell`
+        and whenever the number of rows has doubled.
     maximize : bool
-        False: minimise.
+        True: look for the maximum. False: look for the minimum.
     rounds, proposals, steps : int
-        Of the search for a maximum on the box: in each round a function starts from the best of so many points, and Adam takes so many steps. The paper
-        uses 30 rounds of 50,000 points.
+        Number of starts for each function, of random points per start, and of steps of Adam from each start.
     memory_limit : str or int, optional
-        "1GB", or bytes; None = the memory in use and half of the available memory.
+        A size such as "1GB", or bytes; None = the memory in use plus half of the available memory.
     dtype : "float32" or "float64"
-        Of rows and kernel.
+        The dtype of rows and kernel.
     random_state : int
-        The same observations give the same points.
+        The random seed. With the same seed, equal observations give equal points.
     checkpoint : path, optional
-        A file that every `tell` updates; `ThompsonSampler.load` resumes from it.
+        A file that every `tell` updates. `ThompsonSampler.load` reads it.
     """
 
     kernel: Any = "matern32"
@@ -94,51 +93,51 @@ class ThompsonSampler:
 
     def __post_init__(self) -> None:
         if (self.bounds is None) == (self.candidates is None):
-            raise ValueError("give either bounds, a box, or candidates, the points that there are")
+            raise ValueError("set either bounds, for a box, or candidates, for a finite set of points")
         for name, least in (("batch_size", 1), ("rounds", 1), ("proposals", 1), ("steps", 0)):
             if not isinstance(size := getattr(self, name), int | np.integer) or size < least:
                 raise ValueError(f"{name} is {size!r}; it must be a whole number of at least {least}")
         is_known = isinstance(self.kernel, AbstractKernel | Frozen) and self.noise_variance is not None
         if self.learner is None and not is_known:
             raise ValueError(
-                f"kernel is {self.kernel!r}, noise_variance is {self.noise_variance}: give a kernel with its hyperparameters and the "
-                'variance of the noise, or a learner that finds them (learner="auto")'
+                f"kernel is {self.kernel!r}, noise_variance is {self.noise_variance}: set a kernel with hyperparameters and the "
+                'noise variance, or a learner for them (learner="auto")'
             )
         self.bounds = None if self.bounds is None else np.asarray(self.bounds, np.float64)
         self.candidates = None if self.candidates is None else read_points(self.candidates)
         kind, self._packed = inputs_of(self.kernel), None
         if kind is not Inputs.NUMBERS and self.candidates is None:
             raise ValueError(
-                "the Tanimoto kernel compares fingerprints, of which no box is full: give candidates in place of bounds"
+                "the Tanimoto kernel needs candidates in place of bounds, because its inputs are fingerprints"
             )
-        if kind is Inputs.FINGERPRINTS:  # packed by the counts of all candidates
+        if kind is Inputs.FINGERPRINTS:  # with the largest counts of all candidates
             self._packed = Fingerprints.pack(self.candidates)
         self.batch_size, self.random_state = int(self.batch_size), int(self.random_state)
         self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
         some = self.candidates
         self._box = read_box(self.bounds) if some is None else np.stack([some.min(axis=0), some.max(axis=0)])
-        # Points, observations, and the numbers of the candidates that were observed.
+        # Points, observations, and indices of observed candidates.
         self._keep(np.zeros((0, self._box.shape[1])), np.zeros(0), np.zeros(0, np.int64))
         self.model_: Any = None
-        self._learned_rows = 0  # observations when hyperparameters were learned last
+        self._learned_rows = 0  # number of observations when hyperparameters were last learned
         self.history_: list[dict[str, Any]] = []
-        self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
+        self._asked: np.ndarray | None = None  # result of `ask` until the next `tell`
 
     def ask(self) -> np.ndarray:
-        """Return the next points [batch_size, D], or numbers of candidates [batch_size]; the same until the next `tell`.
+        """Return the next points [batch_size, D], or indices of candidates [batch_size].
 
-        Before the first observations they are random: a Latin hypercube, or different candidates. Raises ValueError if fewer candidates than a batch are
-        left, and if `memory_limit` would be exceeded.
+        They are random before the first `tell`, and stay the same until the next `tell`. Raises ValueError if
+        too few candidates remain, and if `memory_limit` would be exceeded.
         """
         if self._asked is None:
             self._asked = self._chosen()
         return self._asked.copy()
 
     def tell(self, X: Any, y: Any) -> "ThompsonSampler":
-        """Add observations y [n] at points X [n, D], or at candidates of these numbers [n], which may be any points; n = 0 changes nothing.
+        """Add observations y [n] at points X [n, D], or at candidates with the indices X [n].
 
-        Points may repeat. Raises ValueError, before anything changes, for other shapes, for points outside of the box, and for observations that are not
-        finite.
+        The points need not come from `ask`, and may repeat. Raises ValueError for wrong shapes, points outside
+        the box, and observations that are not finite. After an error, the sampler is unchanged.
         """
         begun = time.perf_counter()
         points, taken = self._read(X)
@@ -160,7 +159,7 @@ class ThompsonSampler:
         return self
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one file, from which `ThompsonSampler.load` makes a sampler with the same next points."""
+        """Write the sampler to one file, which `ThompsonSampler.load` reads."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         model, facts = (None, None) if self.model_ is None else stored(self.model_)
         rows = {"X": self._X, "y": self._y, "taken": self._taken, "asked": self._asked}
@@ -170,10 +169,10 @@ class ThompsonSampler:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ThompsonSampler":
-        """Return the sampler of a file of `save`. Raises ValueError for another file."""
+        """Return the sampler from a file of `save`. Raises ValueError for other files."""
         tree, metadata = load_tree(path)
         if "sampler" not in metadata:
-            raise ValueError(f"{path} holds no ThompsonSampler")
+            raise ValueError(f"{path} does not contain a ThompsonSampler")
         more, found = metadata["sampler"], cls(**tree["settings"])
         found._keep(*(tree["rows"][name] for name in ("X", "y", "taken")))
         found._asked = tree["rows"]["asked"]
@@ -190,7 +189,7 @@ class ThompsonSampler:
             self.best_x_: Any = X[row] if self.candidates is None else int(taken[row])
 
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
-        """Return (Points, their numbers among the candidates). Raises ValueError for others."""
+        """Return points and their candidate indices. ValueError if X is invalid."""
         if self.candidates is None:
             points = self._X[:0] if np.size(X) == 0 else read_points(X, self._box)
             return points, np.full(len(points), -1)
@@ -198,19 +197,19 @@ class ThompsonSampler:
         is_whole = np.issubdtype(taken.dtype, np.integer) or taken.size == 0
         if taken.ndim != 1 or not is_whole or np.any((taken < 0) | (taken >= C)):
             raise ValueError(
-                f"with candidates, X must be their numbers [n], from 0 to {C - 1}, but got {taken.dtype} of shape {taken.shape}"
+                f"with candidates, X must be their indices [n] from 0 to {C - 1}, but got {taken.dtype} of shape {taken.shape}"
             )
         taken = taken.astype(np.int64)
         return self.candidates[taken], taken
 
     def _take_in(self, points: np.ndarray, values: np.ndarray) -> None:
-        """Add rows to the model, by a fit if hyperparameters are to be learned or there is no model. After an error the model is unchanged."""
+        """Update the model with new rows, or fit it if needed; an error keeps the old model."""
         N = len(self._y) + len(values)
         learns = self.learner is not None and GROWN * self._learned_rows <= N
         if self.model_ is not None and not learns:
             self.model_.update(self._as_inputs(points), values)
             return
-        named = "cholesky" if N <= MAX_CHOLESKY_ROWS else "cg"  # "auto" of the estimator may be local
+        named = "cholesky" if N <= MAX_CHOLESKY_ROWS else "cg"  # "auto" could be "local"
         given = self.noise_variance
         model: Any = KernelGPRegressor(
             self.kernel, self.learner, likelihood="gaussian" if given is None else Gaussian(known_noise(given)),
@@ -245,10 +244,10 @@ class ThompsonSampler:
         return np.clip(inputs.inverse(found), *self._box)
 
     def _chosen_candidates(self, generator: np.random.Generator) -> np.ndarray:
-        """For each function in turn its best remaining candidate."""
+        """Return the best remaining candidate for each function in turn."""
         left = np.setdiff1d(np.arange(len(self.candidates)), self._taken)
         if len(left) < self.batch_size:
-            raise ValueError(f"{len(left)} candidates are left, but a batch has {self.batch_size}")
+            raise ValueError(f"{len(left)} candidates remain, but a batch needs {self.batch_size}")
         if self.model_ is None:
             return generator.choice(left, self.batch_size, replace=False)
         fitted, chosen = self.model_._fitted, []
@@ -265,10 +264,10 @@ class ThompsonSampler:
         return np.array(chosen)
 
     def _functions(self) -> AbstractFunctions:
-        """One for each point of a batch."""
+        """Draw a posterior function for each point of a batch."""
         fitted, S, N = self.model_._fitted, self.batch_size, len(self._y)
         posterior: Any = fitted.posterior
-        # Blocks of K with slopes, a padded copy of the functions, and values of candidates.
+        # Kernel blocks with gradients, a padded copy of the functions, and values at candidates.
         points = self.proposals if self.candidates is None else len(self.candidates)
         numbers = ARRAYS * BLOCK * min(posterior.system.tile, N) + 3 * N * (S + self._X.shape[1]) + points * S
         need = np.dtype(fitted.dtype).itemsize * numbers + posterior.need_bytes(n_samples=S)
