@@ -84,7 +84,7 @@ def prefer(
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_`: name → {"choice": …, "why": …}, JSON values. Prints one per line."""
+    """The record `plan_`: name → {"choice": …, "why": …}. It prints one entry per line."""
 
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})

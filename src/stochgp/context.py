@@ -127,7 +127,7 @@ class FitContext:
         self.plan_[name] = choice(value, why)
 
     def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
-        """Return the reason to skip an optional step (`reason`, time, memory), or None."""
+        """Return why an optional step must be skipped (`reason`, time or memory), or None."""
         if reason is None and deadline.left() < OPTIONAL_SECONDS:
             reason = f"the remaining time is too short: at least {OPTIONAL_SECONDS:g} s are needed"
         if reason is None and need_bytes > self.budget.free():
@@ -154,7 +154,7 @@ class FitContext:
 
     @contextlib.contextmanager
     def interruptible(self, stage: str) -> Iterator[None]:
-        """End the block at the first Ctrl-C of a fit and record it. Raise at the second one."""
+        """Catch and record the first Ctrl-C of a fit in this block. A second one is raised."""
         try:
             yield
         except KeyboardInterrupt:
@@ -163,7 +163,7 @@ class FitContext:
             self.end(RESULTS.interrupted, f"Ctrl-C ended {stage}; members fitted earlier are kept")
 
     def finish(self, compute: Callable[[], T]) -> T:
-        """Compute a necessary part; after a first Ctrl-C, compute it with no time left."""
+        """Call `compute`. After a first Ctrl-C, call it with a deadline that has passed."""
         if not self.is_interrupted:
             try:
                 return compute()

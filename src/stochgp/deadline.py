@@ -66,8 +66,8 @@ def _now() -> float:
 class Pace:
     """An estimate of the seconds of the next piece of work, `expected`.
 
-    It starts at `typical`. Afterwards it is the duration of the last piece, but after the first piece, whose
-    t seconds include compiling, it is max(0.3 t, t − 3), limited to 10 · `typical` if `typical` is positive.
+    It starts at `typical`, and later is the duration of the last piece. The first piece (t seconds) includes
+    compiling: after it, the estimate is max(0.3 t, t − 3), and at most 10 · `typical` if that is positive.
     """
 
     def __init__(self, typical: float = 0.0):

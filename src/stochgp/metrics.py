@@ -76,7 +76,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Coverage of 50, 80, 95 and 99 % intervals, each with the standard error if calibrated.
+    """Return coverage of 50, 80, 95 and 99 % intervals, and its standard error if calibrated.
 
     Parameters
     ----------
@@ -144,12 +144,12 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
 
 
 def _read(y: Any, mean: Any, std: Any) -> tuple[np.ndarray, Any]:
-    """Return (Observations, their predictive distribution)."""
+    """Return observations and their predictive distribution."""
     if not hasattr(mean, "logpdf"):
         y, mean, std = _checked(y=y, mean=mean, std=std)
         return y, Normal(mean, std)
     if std is not None:
-        raise ValueError("a distribution has its own standard deviations: pass either it or std")
+        raise ValueError("std must be None if the predictions are a distribution")
     (y,) = _checked(y=y)
     if y.shape != (mean.n_rows,):
         raise ValueError(

@@ -27,7 +27,7 @@ from stochgp.variational import Decoupled, DecoupledProcess, InducingPoints, Ind
 
 __all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
 
-JUST_ABOVE = 1e-6  # relative distance above a lower bound for a parameter at the bound
+JUST_ABOVE = 1e-6  # minimum relative distance of a parameter from its lower bound
 
 
 class AbstractGP(eqx.Module):
@@ -48,14 +48,14 @@ def as_likelihood(value: Any) -> AbstractLikelihood:
 
 
 class FeatureGP(AbstractGP):
-    """The model y = f(x) + ε with f(x) = √variance φ(x)ᵀw and w ~ N(0, I_M).
+    """The model y = f(x) + ε with f(x) = √variance φ(x)ᵀw and standard normal weights w.
 
     The covariance of f is k(x, z) = variance · φ(x)·φ(z); `noise` describes ε.
 
     Parameters
     ----------
     features : AbstractFeatureMap
-        φ: rows [N, D] ↦ features [N, M].
+        The feature map φ, from rows [N, D] to features [N, M].
     noise : number, parameter or AbstractNoise
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
         trainable parameter with the lower bound 1e-6 (for targets with unit variance).
@@ -77,7 +77,7 @@ class FeatureGP(AbstractGP):
         return jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
-        """Return k(X, X) + Σ, the covariance of the targets."""
+        """Return the covariance of the targets: k(X, X) plus noise variances."""
         Phi = self.scaled_features(X)
         return matmul(Phi, Phi.T) + jnp.diag(self.noise.variance(X, count))
 
@@ -103,7 +103,7 @@ class KernelGP(AbstractGP):
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
-        """Return k(X, X) + Σ, the covariance of the targets."""
+        """Return the covariance of the targets: k(X, X) plus noise variances."""
         return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
 
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Part = TypeVar("Part", bound=type)
 _LISTED = 8
 AS_VALUES = ("likelihood", "solver", "learner")  # kinds whose registered classes are instantiated
-PART = "part"  # the kind of other classes, such as networks, which can be saved
+PART = "part"  # kind of registered classes without a setting, such as networks
 REGISTERED: dict[str, dict[str, Any]] = {}  # kind → name → the registered class or value
 
 
@@ -95,10 +95,7 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 
 
 def load_code(sources: Sequence[str] | None) -> None:
-    """Run Python files (paths that end in .py) once, or import modules.
-
-    Raises ValueError if a file or module does not exist.
-    """
+    """Run Python files (.py) once, or import modules. ValueError if one does not exist."""
     for source in sources or ():
         path = Path(source).resolve()
         if not (path.exists() if source.endswith(".py") else importlib.util.find_spec(source)):
@@ -112,7 +109,7 @@ def load_code(sources: Sequence[str] | None) -> None:
 
 
 def _kind_of(part: type) -> str:
-    """Return the kind of a class, which is the setting that accepts its name."""
+    """Return the kind of a class, such as "kernel", "model" or "part"."""
     from stochgp import features, kernels, learners, likelihoods, solvers
     from stochgp.estimators.base import GPEstimator
 

@@ -126,7 +126,7 @@ class Neighbours:
             with jax.enable_x64(True):
                 for start in range(0, len(X), PLACED_ROWS):
                     part = np.asarray(X[start : start + PLACED_ROWS], np.float64)
-                    full = min(PLACED_ROWS, 1 << (len(part) - 1).bit_length())  # nearby sizes share a program
+                    full = min(PLACED_ROWS, 1 << (len(part) - 1).bit_length())  # few different sizes
                     places = _places_of(self.kernel, on_device(filled_up(part, full)))
                     found = found or [np.empty((len(X), p.shape[1])) for p in places]
                     for whole, own in zip(found, places, strict=True):
@@ -248,7 +248,7 @@ def _tree(rows: np.ndarray) -> Any:
 
 
 def _first(near: Int32[np.ndarray, "P w"], out: np.ndarray, k: int) -> Int32[np.ndarray, "P _"]:
-    """Return the first k entries of each line that are not `out`, padded with −1."""
+    """Return the first k entries of each row of `near` with False in `out`, padded with −1."""
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
     first = np.take_along_axis(near, order, axis=1)
     return np.where(np.take_along_axis(out, order, axis=1), np.int32(NONE), first)

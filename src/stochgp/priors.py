@@ -40,7 +40,7 @@ from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
 __all__ = ["prior_functions"]
 
-GROUP = 4  # functions that share random features
+GROUP = 4  # number of functions that share random features
 BLOCK = 512  # rows per block of features in memory
 
 Rows = tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
@@ -57,7 +57,7 @@ class Term(NamedTuple):
 
     @property
     def n_exact(self) -> int | None:
-        """The number of exact features; None if a term has none."""
+        """The number of exact features; None if the term needs random features."""
         _, linear, waves, hashed = self.rows
         return None if waves or hashed else math.prod(x.shape[1] for x in linear)
 
@@ -123,7 +123,7 @@ def prior_functions(
     Parameters
     ----------
     kernel, n_inputs, n_samples : kernel, int, int
-        A kernel of the package or another `kernels.AbstractStationary`, possibly frozen; D; S.
+        A kernel of stochgp or another `AbstractStationary`; the number of inputs; the number of functions.
     n_features, group : int
         Maximum number of features, which the terms share; maximum number of functions with the same features.
     key, dtype : PRNG key, dtype

@@ -203,7 +203,7 @@ def test_every_changed_byte_is_noticed(path):
 
 def test_a_model_is_not_a_checkpoint(path):
     save_tree(path, 1, {})
-    assert "is a model" in refusal(checkpoint.notes, path)
+    assert "contains a model" in refusal(checkpoint.notes, path)
 
 
 @pytest.mark.parametrize(

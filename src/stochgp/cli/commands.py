@@ -109,7 +109,7 @@ def fit(
     checkpoint
         A file for intermediate states. After a crash, the same command continues from it.
     out
-        The file for the model.
+        The file in which the model is saved.
     seed
         The random seed of the fit and of the choice of test rows.
     quiet
@@ -118,7 +118,7 @@ def fit(
     load_code(code)
     _check_outputs(out, checkpoint, [source, *(code or ())])
     if target is None:
-        raise ValueError(f"{source}: name the column to learn with --target")
+        raise ValueError(f"{source}: set the target column with --target")
     left_out = _left_out(source, target, _names_in(inputs), _names_in(ignore), weight)
     from stochgp.cli import rows  # loads JAX
     from stochgp.compiled import require_jax
@@ -153,7 +153,7 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
     if checkpoint is not None:
         check_can_write(checkpoint, read)
         if os.path.realpath(checkpoint) == os.path.realpath(out):
-            raise ValueError(f"--checkpoint and --out both name {out}: give two files")
+            raise ValueError(f"--checkpoint and --out both name {out}: use two files")
 
 
 def _left_out(

@@ -27,7 +27,7 @@ from stochgp.tables.molecules import is_packed
 from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
-MAX_SHARE = 0.1  # of the free memory; larger tables are read in blocks
+MAX_SHARE = 0.1  # share of the free memory; larger tables are read in blocks
 # Bytes in memory, including the matrix of numbers, per byte of the (uncompressed) file.
 EXPANSION = {".parquet": 5}
 DEFAULT_EXPANSION = 3

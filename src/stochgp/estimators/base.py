@@ -43,7 +43,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # setting: its check, and the end of its error
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # a check of each setting, and the end of its error
     "n_features": (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1"),
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
@@ -174,16 +174,16 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Any:
         """Predict the mean of the latent function f and, on request, its uncertainty.
 
-        For transformed targets and counts, the mean is that of an observation.
+        For transformed targets and counts, the result is the mean of an observation instead of f.
 
         Parameters
         ----------
         X
             Input rows [N, D], with the columns of the training data.
         return_std, return_cov : bool
-            Return also the standard deviation [N] or the covariance matrix [N, N]. Only one may be True.
+            Also return the standard deviation [N] or the covariance matrix [N, N]. Only one may be True.
         include_noise : bool
-            True: the variance of the noise is added to the variance of f.
+            True: the uncertainty is that of an observation. False: the uncertainty of f, without noise.
 
         Returns
         -------
@@ -297,14 +297,14 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GPEstimator(PosteriorEstimator):
-    """Base class of estimators with one model.
+    """Base class of estimators that fit a single model, not a pool.
 
     Parameters
     ----------
     time_order : "auto", "interpolate" or "forecast"
         "interpolate": new rows lie between training rows. "forecast": new rows are later in time, so whole
-        blocks of time are held out. "auto": "forecast" if dates or increasing columns give the time of each
-        row and the errors of successive rows are correlated; otherwise "interpolate".
+        blocks of time are held out. "auto": "forecast" if dates or increasing columns give the time, and
+        errors of successive rows are correlated. Otherwise "auto" means "interpolate".
     random_state : None, int, NumPy RandomState or Generator
     standardize : bool, True scales inputs and real targets to mean 0 and standard deviation 1
     missing : "auto", "refuse" or "keep"
@@ -349,7 +349,7 @@ class GPEstimator(PosteriorEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FamilyRegressor(PosteriorRegressor, GPEstimator):
-    """Base class of regressors with one model.
+    """Base class of regressors that fit a single model, not a pool.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     mean: float | str | None = None
     likelihood: Any = "auto"
-    _chosen_likelihood: ClassVar[str | None] = None  # choice of an earlier fit, for example before a refit
+    _chosen_likelihood: ClassVar[str | None] = None  # the choice of an earlier fit; for a refit
 
     @property
     def _target(self) -> str:
@@ -373,7 +373,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     @property
     def _likelihood(self) -> Any:
-        """Return `likelihood` without its transform; for "auto", the choice of an earlier fit."""
+        """Return `likelihood` without its transform; "auto" may be replaced before a refit."""
         found = self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
         is_auto = isinstance(found, str) and found == "auto"
         return self._chosen_likelihood or found if is_auto else found

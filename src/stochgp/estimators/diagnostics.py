@@ -34,13 +34,13 @@ MOST_ALIKE = 0.5  # share of counts with the smallest value that causes a warnin
 ROWS, SECONDS = 512, 2.0  # rows for the check of a fit; seconds that must remain before a time limit
 LEVEL, INSIDE = 0.95, 0.8  # level of the checked intervals; coverage below this causes a warning
 Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-SHIFT, CERTAIN = 1.0, 4.0  # minimum shift: standard deviations of training rows, plus standard errors
+SHIFT, CERTAIN = 1.0, 4.0  # maximum shift of a mean: standard deviations, plus standard errors
 MAX_RANGES = 100.0  # maximum distance of a new row from the training range, in units of the range
 MAX_DEVIATIONS = 1_000.0  # maximum distance of a new target from the mean, in standard deviations
 
 
 def warn_of_data(data: TrainingData, *, learns: bool) -> None:
-    """Warn about too few rows, unusual weights, equal targets, and counts with one main value."""
+    """Warn about few rows, unusual weights, equal targets, and counts that are mostly equal."""
     n, rho, alike = data.n_rows, data.rows.weights, 0.0
     if isinstance(data.transform, Log) and data.transform.shift:
         counts = data.given_targets(True)
@@ -48,12 +48,12 @@ def warn_of_data(data: TrainingData, *, learns: bool) -> None:
     many = f"the {n} different rows count as {rho.sum():.6g}"
     uncertain = f"with fewer than {FEW_ROWS} rows, hyperparameters and intervals are uncertain"
     agree = "a repeated row counts as several equal observations; if rows are copies or averages, the noise is underestimated"
-    compare = "if weights only compare rows with each other, scale them to the mean 1"
+    compare = "if only the ratios of weights matter, scale the weights to the mean 1"
     too_little = "the rounded Gaussian model may fit the larger counts badly; try SparseGPRegressor with likelihood='poisson' or 'negative-binomial'"
     checks = {
         f"only {n} different row(s): {uncertain}": learns and n < FEW_ROWS,
         f"{many}: {agree}": learns and rho.mean() >= OFTEN,
-        f"{many}, and intervals are as wide as for so few rows; {compare}": learns and rho.mean() <= SELDOM,
+        f"{many}, so intervals are as wide as for that number; {compare}": learns and rho.mean() <= SELDOM,
         "all targets are equal: their scale is unknown, so standard deviations assume a scale of 1": data.standardized
         and np.ptp(data.rows.y) == 0,
         f"{alike:.0%} of the counts have the smallest value: {too_little}": alike > MOST_ALIKE,
@@ -71,7 +71,7 @@ class Seen:
     high: Float[np.ndarray, " D"]
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
-        """Extend the ranges to further training rows."""
+        """Return the ranges of earlier and new training rows."""
         if len(X) == 0:
             return self
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
@@ -121,7 +121,7 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return for each row log p(y) of model and constant, and 1 if y is in its 95 % interval."""
+    """Return log p(y) of model and constant, and interval coverage (0 or 1), for each row."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
@@ -131,7 +131,7 @@ def scores(fitted: Fitted, rows: Data) -> Scores:
 def constant_of(
     y: Float[np.ndarray, " n"], weight: Float[np.ndarray, " n"], is_counts: bool
 ) -> AbstractDistribution:
-    """Return a constant distribution with the mean and variance of y: normal, or of counts."""
+    """Return a distribution with the mean and variance of y, the same for all rows."""
     mean = float(np.average(y, weights=weight))
     variance = float(np.average((y - mean) ** 2, weights=weight))
     alike = lambda value: np.full(len(y), value)
@@ -161,7 +161,7 @@ def caution_of(
             "for a distribution with their mean and variance. Predictions and their uncertainty may be useless"
         )
     if within < INSIDE:
-        return f"{within:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
+        return f"only {within:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
     return ""
 
 
@@ -209,7 +209,7 @@ def further_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, context: Fi
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
-    """Return groups if there are enough, else clusters of near rows."""
+    """Return groups of rows, or clusters of similar rows if there are too few groups."""
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
@@ -229,8 +229,8 @@ def shift_of(fitted: Fitted, rows: Data) -> str:
     if not far:
         return ""
     return (
-        f"the mean of the new rows is far from the first rows, in standard deviations of the first rows: {', '.join(far)}. Scaling and "
-        "hyperparameters are those of the first rows: call fit again on all rows"
+        f"the mean of the new rows is far from the first rows ({', '.join(far)} standard deviations). Scaling and "
+        "hyperparameters were learned from the first rows: call fit again on all rows"
     )
 
 
@@ -268,7 +268,7 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
 
 
 def drift(fitted: Fitted, rows: Data) -> dict[str, Any]:
-    """Return means and standard deviations of new rows after the training standardisation."""
+    """Return means and standard deviations of new rows in standardised units."""
     Z, z = fitted.inputs.transform(rows.X), fitted.observation.to_model(rows.X, rows.y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},

@@ -108,8 +108,8 @@ class Fitted:
     def fold_out(self, rows: Data, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
         """Return cross-validated distributions of observations at the training rows.
 
-        The data of a row's fold are left out; the hyperparameters are those of all rows. `rows` are the
-        training rows in their order. The posterior must have a method `fold_out`.
+        Each row is predicted without the data of its fold, with the hyperparameters of all rows. `rows` are
+        the training rows in their order. The posterior must have a method `fold_out`.
         """
         observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
         z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
@@ -120,7 +120,7 @@ class Fitted:
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
         if m is not None:
-            # `predict` adds m(x) and its variance; the average variance of m replaces the one of the row.
+            # `predict` adds m(x) and its variance. Here the average variance of m replaces that of the row.
             mean = mean + (values - m(rows.X)) / observation.scale
             own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
             variance = variance + np.average(own, weights=rows.weights) - own
@@ -268,7 +268,7 @@ class FunctionDraws(eqx.Module):
                 f"expected floating-point rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
-        functions = cast(self.functions, X.dtype)  # float64 arrays if JAX computes in float32
+        functions = cast(self.functions, X.dtype)  # the dtype of X in all arrays
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
         if (m := self.mean_function) is not None and self.normals is not None:
             with full_precision():

@@ -63,7 +63,7 @@ def learning_text(entry: dict[str, float]) -> str:
 
 
 def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
-    """Return notes about surprising facts of a fit, each for one line."""
+    """Return notes about facts of a fit that may surprise users."""
     columns = plan.get("columns", {"choice": {}})["choice"]
     found = [f"column {name!r}: {note}" for name, note in columns.items()]
     if "unused_rows" in plan:
@@ -179,7 +179,7 @@ def _of_fit(estimator: Any) -> str:
     if (residual := estimator.fit_report_.get("residual")) is not None:
         line += f"; relative residual {residual:.2g}, measured on all rows"
     if (score := estimator.fit_report_.get("held_out_nlpd")) is not None:
-        line += f"; NLPD of held-out rows {score:.4f}, {estimator.fit_report_['constant_nlpd']:.4f} for a constant"
+        line += f"; NLPD of held-out rows {score:.4f}, constant prediction {estimator.fit_report_['constant_nlpd']:.4f}"
     return line
 
 

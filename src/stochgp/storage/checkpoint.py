@@ -38,7 +38,7 @@ def write(
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """Return a tree with the structure of `like`, and the facts; None if there is no run.
+    """Return a tree with the structure of `like`, and the facts; None if the file has no run.
 
     Raises CheckpointError for a damaged file or another fingerprint.
     """
@@ -58,7 +58,7 @@ def notes(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def key_of_run(path: str | os.PathLike, random_state: Any) -> PRNGKeyArray:
-    """Return the random key; for None, from a seed that is stored in the checkpoint."""
+    """Return the random key; for `random_state` None, from the seed in the checkpoint."""
     if random_state is not None:
         return as_key(random_state)
     leaves, metadata = _loaded(path)
@@ -76,7 +76,7 @@ def _loaded(path: str | os.PathLike) -> tuple[list[Any], dict[str, Any]]:
     try:
         leaves, metadata = load_tree(path)
         if "notes" not in metadata:
-            raise ValueError(f"{path} is a model")
+            raise ValueError(f"{path} contains a model")
     except ValueError as error:
         what = f"the checkpoint cannot be used: {error}; name another file or remove it"
         raise CheckpointError(what) from error

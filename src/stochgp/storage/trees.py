@@ -7,7 +7,7 @@ None, bool, int, text, finite float   themselves
 other float                           {"float": "inf"}
 list, tuple, dict                     {"list": […]}, {"tuple": […]}, {"dict": {key: …}}
 array, NumPy scalar, random key       {"array": name, "kind": …}, {"key": name, "implementation": …}
-function                              {"function": "jax.nn:relu"}, {"default": "equinox.nn:MLP", "argument": …}
+function                              {"function": "jax.nn:relu"}, {"default": …, "argument": …}
 module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}
 registered class                      {"class": "registered kernel:cosine", "fields": {name: …}}
 """

@@ -101,7 +101,7 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
 
 
 def ladder(size: int) -> int:
-    """Return the next size of a sequence with ratios of at most 9/8."""
+    """Round a size up to the next one of a sequence with ratios of at most 9/8."""
     step = max(1, 2 ** (size.bit_length() - 1) // STEPS_OF_SIZE)
     return -(-size // step) * step
 

@@ -110,7 +110,7 @@ class ThompsonSampler:
             raise ValueError(
                 "the Tanimoto kernel needs candidates in place of bounds, because its inputs are fingerprints"
             )
-        if kind is Inputs.FINGERPRINTS:  # with the largest counts of all candidates
+        if kind is Inputs.FINGERPRINTS:  # levels are the largest counts of all candidates
             self._packed = Fingerprints.pack(self.candidates)
         self.batch_size, self.random_state = int(self.batch_size), int(self.random_state)
         self.checkpoint = None if self.checkpoint is None else str(self.checkpoint)
@@ -136,8 +136,8 @@ class ThompsonSampler:
     def tell(self, X: Any, y: Any) -> "ThompsonSampler":
         """Add observations y [n] at points X [n, D], or at candidates with the indices X [n].
 
-        The points need not come from `ask`, and may repeat. Raises ValueError for wrong shapes, points outside
-        the box, and observations that are not finite. After an error, the sampler is unchanged.
+        Points may repeat and need not come from `ask`. Raises ValueError for wrong shapes, points outside the
+        box, and observations that are not finite. After an error, the sampler is unchanged.
         """
         begun = time.perf_counter()
         points, taken = self._read(X)
@@ -267,7 +267,7 @@ class ThompsonSampler:
         """Draw a posterior function for each point of a batch."""
         fitted, S, N = self.model_._fitted, self.batch_size, len(self._y)
         posterior: Any = fitted.posterior
-        # Kernel blocks with gradients, a padded copy of the functions, and values at candidates.
+        # Memory for kernel blocks with gradients, padded functions, and values at candidates.
         points = self.proposals if self.candidates is None else len(self.candidates)
         numbers = ARRAYS * BLOCK * min(posterior.system.tile, N) + 3 * N * (S + self._X.shape[1]) + points * S
         need = np.dtype(fitted.dtype).itemsize * numbers + posterior.need_bytes(n_samples=S)
