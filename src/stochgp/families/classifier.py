@@ -39,24 +39,27 @@ from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.parameters import cast
 from stochgp.tables.targets import read_labels, refuse_one_class
 
-START_VARIANCE = 4.0  # of the latent functions: with probit noise the typical class probability is 98 %
+START_VARIANCE = 4.0  # of the latent functions; a typical class probability is then 98 %
 
 
 @dataclass(eq=False, repr=False)
 class SparseGPClassifier(PosteriorClassifier, GPEstimator):
-    """Gaussian process classification with few inducing points, by mini-batches on the ELBO.
+    """Gaussian process classification with few inducing points.
 
-    Two classes: a latent function f and P(y = second class | f) = Φ(f). With more classes, each has a latent function. All share kernel and
-    inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are averages over q(f), so they account for the uncertainty of f.
+    With two classes there is one latent function f, and P(y = second class | f) = Φ(f). With more classes
+    each class has a latent function, all with the same kernel and inducing points, and P(y = c | f) =
+    softmax(f)_c. Probabilities are averages over q(f), so they include the uncertainty of f.
 
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, including deep kernels.
+        A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
+        "matern52", "rational-quadratic", "linear".
     n_inducing : int
-        Inducing points; all rows if there are fewer.
+        Number of inducing points; all rows if there are fewer.
     learner
-        "svgp"; "vgp", which uses all rows in every step; "auto" = "vgp" for up to 1,000 rows of two classes, else "svgp"; or a learner of `stochgp.learners`.
+        "svgp": mini-batches. "vgp": all rows in every step. "auto": "vgp" for two classes and at most 1,000
+        rows, else "svgp". Or a learner of `stochgp.learners`.
     {shared}
 
     Attributes
@@ -95,17 +98,17 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     ) -> "SparseGPClassifier":
         """Learn q(u), inducing points and hyperparameters from rows X [N, D] and labels y [N].
 
-        Raises as `KernelGPRegressor.fit`, which describes the parameters, and ValueError for fewer than two classes.
+        Raises the same errors as `KernelGPRegressor.fit`, and ValueError if there are fewer than two classes.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`; y are labels. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`; y are labels. Files are read in blocks, with constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
             n = len(self.classes_)
-            auto = CLASSIFIER, "mini-batches serve any number of rows"
+            auto = CLASSIFIER, "mini-batches work for any number of rows"
             if data.everything is None and uses_all_rows(self, data.n_rows, 1 if n == 2 else n):
                 auto = ALL_ROWS_OF_CLASSES, EACH_ROW
             named = {"svgp": CLASSIFIER, "vgp": ALL_ROWS_OF_CLASSES}
@@ -136,7 +139,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     def _read_data(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext
     ) -> TrainingData:
-        """Read rows with class numbers and set `classes_`. Raises ValueError for fewer than two."""
+        """Read the rows and set `classes_`. Raises ValueError for fewer than two classes."""
         if are_files(X):
             refuse_fingerprints(self)
             others = {"sample_weight": sample_weight, "groups": groups}
@@ -145,7 +148,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             check_classification_targets(classes)
             if len(np.unique(data.rows.y)) < 2:
                 raise ValueError(
-                    f"{y!r} has one class only, {classes.tolist()[int(data.rows.y[0])]!r}, in {data.n_rows} rows: at least two are needed"
+                    f"all {data.n_rows} values of {y!r} are {classes.tolist()[int(data.rows.y[0])]!r}; at least two classes are needed"
                 )
             self.classes_ = classes
             return data
@@ -161,7 +164,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
 
 
 def _scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return scores of rows with class numbers, and of the constant class frequencies."""
+    """Return the log scores of rows, and the log scores of the constant class frequencies."""
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
     frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()

@@ -1,4 +1,4 @@
-"""Shared steps of all families' fits: reading, learning, observations, fitted attributes."""
+"""Steps that all fits share: reading, learning, observations, fitted attributes."""
 
 import contextlib
 import dataclasses
@@ -51,23 +51,25 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, reserved for the posterior
-ROWS_FOR_NOISE = 1_000  # rows at which the variance around a mean function is computed
+SHARE_FOR_POSTERIOR = 0.3  # share of the time left at the start of learning that the posterior gets
+ROWS_FOR_NOISE = 1_000  # rows to compute the variance around a mean function
 
 
 @contextlib.contextmanager
 def open_fit(
     estimator: Any, checkpoint: Any, callback: Callable | None, *, shares_learning: bool = True
 ) -> Iterator[FitContext]:
-    """Open the context of a family's fit. Raises ValueError for settings that cannot be used."""
+    """Open the context of a fit. Raises ValueError for invalid settings."""
     check_settings(estimator.get_params(deep=False))
     mesh = mesh_of(getattr(estimator, "devices", None))
     if n_processes(mesh) > 1 and not shares_learning:
-        raise ValueError(f"{type(estimator).__name__} is fitted in one process, not in {n_processes(mesh)}")
+        raise ValueError(
+            f"{type(estimator).__name__} can be fitted in one process only, but there are {n_processes(mesh)}"
+        )
     with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
         if mesh is not None:
             entry = {"count": mesh.size, "processes": n_processes(mesh)}
-            context.record("devices", entry, "they share passes over rows and iterative solves")
+            context.record("devices", entry, "passes over rows and iterative solves run on all of them")
         yield context
 
 
@@ -85,27 +87,27 @@ def read_regression_data(
 ) -> TrainingData:
     """Read, transform and standardise the rows of a regressor, in memory or in files.
 
-    `keeps_all`: the posterior needs all rows in memory. `counts`: the likelihood takes counts unchanged.
-    Raises ValueError or TypeError, in one line, for data and settings that cannot be used.
+    `keeps_all`: all rows must be in memory. `counts`: the targets are counts, which are not transformed.
+    Raises ValueError or TypeError for data and settings that cannot be used.
     """
     mean = estimator.mean
     wanted = target_transform(estimator.likelihood)
     if counts and wanted is not None:
-        raise ValueError("the likelihood takes counts as they are: leave the transform out")
+        raise ValueError("a likelihood of counts does not accept a transform; use the likelihood alone")
     refusals = {
-        "takes rows in memory, not files: read the table first": are_files(X),
-        "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
-        "is not taken with a likelihood of counts: give a number": counts,
+        "needs rows in memory, not files; read the table first": are_files(X),
+        "needs numeric inputs, not fingerprints": inputs is not Inputs.NUMBERS,
+        "cannot be used with a likelihood of counts; set a number": counts,
     }
     for what, holds in refusals.items():
         if holds and isinstance(mean, str):
             raise ValueError(f"mean={mean!r} {what}")
     if are_files(X):
         if inputs is not Inputs.NUMBERS:
-            raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
+            raise ValueError("the Tanimoto kernel needs rows in memory, not files; read the table first")
         if wanted is not None and not isinstance(wanted, Log):
             raise ValueError(
-                "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
+                "targets in files accept only the transforms 'log' and 'count'; for other transforms, pass arrays or a table"
             )
         kind = "count" if counts or estimator._target == "count" else "real"
         others = {"sample_weight": sample_weight, "groups": groups}
@@ -140,15 +142,15 @@ def learn(
     min_seconds: float = 0.0,
     prior: AbstractGP | None = None,
 ) -> tuple[FitResult, MemorySource]:
-    """Return the learned parameters, and the rows used for learning.
+    """Return the result of learning, and the rows used for it.
 
-    The posterior keeps `keep_seconds` of the time limit (None = 30 %); learning has at least `min_seconds`. Raises MemoryLimitError, with both
-    numbers, if learning would exceed the memory limit.
+    Learning leaves `keep_seconds` of the time limit for the posterior (None: 30 %), but may use
+    `min_seconds`. Raises MemoryLimitError if learning would exceed the memory limit.
     """
     left = deadline.left()
     kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
     with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
-        may_choose = context.checkpoint is None  # otherwise a resumed run would learn from other rows
+        may_choose = context.checkpoint is None  # a resumed run must learn from the same rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = np.dtype(data.dtype).itemsize
         on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
@@ -161,10 +163,10 @@ def learn(
         )  # fmt: skip
     if data.n_rows > N:
         context.end(
-            RESULTS.time_limit, f"the time limit allowed learning from {N} of the {data.n_rows} rows only"
+            RESULTS.time_limit, f"the time limit allowed learning from only {N} of {data.n_rows} rows"
         )
     if found.result in _ENDED:
-        context.end(found.result, _ENDED[found.result])  # so that the steps after an interrupt are quick
+        context.end(found.result, _ENDED[found.result])  # later steps are then quick
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     context.report |= {"rows_on_device": on_device, "peak_bytes": need}
@@ -173,7 +175,7 @@ def learn(
 
 
 def reporter(data: TrainingData, context: FitContext) -> Report:
-    """Return a function for history entries: it shows progress and calls the callback."""
+    """Return a function that shows entries of `history_` and calls the callback."""
 
     def report(entry: dict[str, float]) -> object:
         shown = in_target_units(entry, data.scale, data.log_unit)
@@ -193,7 +195,7 @@ def observation_model(
     data: TrainingData,
     learns_noise: bool,
 ) -> Observation:
-    """Return the model between f and an observation: likelihood, errors, transform and mean."""
+    """Return the model of an observation given f: likelihood, errors, transform, mean."""
     is_count = getattr(estimator, "_target", None) == "count"
     found = Observation(data.targets, likelihood, errors, data.transform, rounding=is_count)
     if data.transform is not None:
@@ -209,7 +211,7 @@ def fitted_model(
     data: TrainingData, posterior: AbstractPosterior, observation: Observation, stream: Any = None
 ) -> Fitted:
     """Return the fitted model; `partial_fit` uses `stream`."""
-    seen = None if is_packed(data.encoder) else Seen(*data.limits)  # packed numbers are words of bits
+    seen = None if is_packed(data.encoder) else Seen(*data.limits)  # packed fingerprints have no ranges
     return Fitted(
         data.encoder, data.inputs, posterior, data.dtype if posterior.dtype is None else posterior.dtype,
         observation, seen, log_slope=data.log_slope, slope_rows=data.passes().count, stream=stream,
@@ -228,7 +230,7 @@ def store(
     nlml: float | None = None,
     score: Callable[[Fitted, Data], Scores] | None = None,
 ) -> None:
-    """Set the fitted attributes, in target units; `nlml` is exact, per standardised datum."""
+    """Set the fitted attributes, in target units; `nlml` is per row, for standardised targets."""
     parts = [part for part in (learned, solution) if part is not None]
     for part in parts:
         if part.result in _ENDED:
@@ -240,7 +242,7 @@ def store(
     if learned is not None and (
         caution := caution_after_fit(fitted, learned, data, score, is_optimal, context)
     ):
-        context.record("caution", caution, "according to predictions of rows of the fit")
+        context.record("caution", caution, "based on predictions of training rows")
         warn(caution, ConvergenceWarning, stacklevel=4)
     estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
     if fitted.observation.has_noise:

@@ -60,44 +60,43 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
 
 SAMPLE_ROWS = 10_000  # rows from which landmarks are chosen
-SHARE_FOR_CLOSING = 0.9  # of the remaining time after learning
+SHARE_FOR_CLOSING = 0.9  # share of the time left after learning for a pass over all rows
 MIN_HELD_OUT = 500  # rows for the choice of an error distribution
-FARTHEST = 8.0  # standard deviations: the limit of a network's inputs
+FARTHEST = 8.0  # largest input of a network, in standard deviations
 SCALE_ROWS = 1_000  # rows for the starting variance
 
 
 @dataclass(eq=False, repr=False)
 class FeatureGPRegressor(FamilyRegressor):
-    """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional.
+    """Gaussian process regression with the kernel k(x, z) = variance · φ(x)·φ(z).
 
     `predict` returns the mean of the latent function, without noise.
 
     Parameters
     ----------
     features
-        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints, or of a column of SMILES), a feature map of `stochgp.features`, or a network (one row ↦
-        one axis).
+        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a column of
+        SMILES), a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
     kernel
-        The kernel that rff, orf and nystrom approximate (None = "rbf"); for a network None = the linear kernel on its output, a stationary kernel = random
-        Fourier features of its output.
+        The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None is the
+        linear kernel of its output, and a stationary kernel is approximated by Fourier features of it.
     n_features
-        Dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström.
+        Length of φ. None: 128 for "mlp", 32 for "attention", 1000 for random features, 512 for "nystrom".
     learner
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
     likelihood
-        "gaussian": noise of one variance; "student-t": a Student-t of held-out errors with input-dependent scale; "auto": the first, unless
-        the second clearly predicts held-out rows better (docs/methods/row_noise.md); `Gaussian(noise)` or `StudentT(df, noise)` of
-        `stochgp.likelihoods`, with noise learned together with the features; or
-        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
+        "gaussian": noise of constant variance. "student-t": a Student-t distribution of held-out errors, with
+        input-dependent scale. "auto": "gaussian", unless "student-t" clearly predicts held-out rows better
+        (docs/methods/row_noise.md). `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`: the
+        noise is learned together with the features. `Warped(likelihood, transform)` transforms targets.
     {shared}
 
     Attributes
     ----------
     features_
-        φ on standardised inputs; a named network also has `features.Extrapolation`, which is 0 in the range of the rows.
+        φ for standardised inputs. Named networks include `features.Extrapolation`.
     noise_variance_, nlml_
-        In units of the original targets (standardised nlml + log s, variances times s²); the exact negative log marginal likelihood per datum of all
-        rows.
+        The noise variance, and the exact negative log marginal likelihood per row. Both in target units.
     {fitted}
 
     Examples
@@ -127,17 +126,17 @@ class FeatureGPRegressor(FamilyRegressor):
     ) -> "FeatureGPRegressor":
         """Learn features and variances from rows X [N, D] and targets y [N].
 
-        Raises as `KernelGPRegressor.fit`, which describes the parameters.
+        Raises the same errors as `KernelGPRegressor.fit`.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`. Files are read in blocks, with constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             if self.mean == LINEAR_MEAN:
                 raise ValueError(
-                    "mean='linear' is not taken by a feature GP: it has a line with features='linear'"
+                    "a feature GP does not accept mean='linear'; features='linear' contains a line"
                 )
             likelihood, inputs = (
                 resolve_likelihood(self._likelihood, FEATURE),
@@ -154,7 +153,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 and self.learner == "scgd"
                 and data.everything is None
             ):
-                why = "nothing in linear features trains: both variances are those of the highest likelihood"
+                why = "linear features have no parameters; the likelihood is maximised over both variances"
                 context.record("learner", None, why)
                 learned = learned_variances(start, data, context)
                 reporter(data, context)(learned.history[0])
@@ -182,18 +181,18 @@ class FeatureGPRegressor(FamilyRegressor):
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, forget: float = 1.0
     ) -> "FeatureGPRegressor":
-        """Add more rows exactly, in one pass over them; the first call is `fit`.
+        """Add rows exactly, in one pass over them; the first call is `fit`.
 
-        The features, both variances and the standardisation stay those of `fit`. The posterior needs only sums over rows, so pieces of rows give the same
-        result as all rows together. `forget` multiplies the sums so far first: rows then weigh forgetᵃ after `a` further calls; 0 drops all earlier rows.
-        Afterwards `nlml_` and `n_rows_` count all rows, and `drift_` holds mean and standard deviation of the new rows in standardised units. Values far from
-        0 and 1 mean that another `fit` is due. Warns (ConvergenceWarning) about rows far from the first ones, and about rows that the previous model predicts
-        worse than a constant, or with too small a variance.
+        Features, variances and standardisation are those of `fit`. Rows may be divided between calls in any
+        way. `forget` is the factor by which each call multiplies the weight of earlier rows; 0 drops them.
+        Afterwards `nlml_` and `n_rows_` describe all rows. `drift_` is the mean and standard deviation of the
+        new rows in standardised units; if they are far from 0 and 1, another `fit` is due.
 
-        Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
+        Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
+        predicts them badly. Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
         """
         if not 0 <= forget <= 1:
-            raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
+            raise ValueError(f"forget must be between 0 and 1, but is {forget!r}")
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
         with open_fit(self, None, None) as context:
@@ -209,12 +208,12 @@ class FeatureGPRegressor(FamilyRegressor):
 
     @property
     def _kernel(self) -> Any:
-        """`kernel=`, for features="tanimoto" their kernel."""
+        """The setting `kernel`, or "tanimoto" if features="tanimoto" and it is None."""
         is_tanimoto = isinstance(self.features, str) and self.features == "tanimoto"
         return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
-        """Return features, `start_noise`, and a variance with k(x, x) ≈ y² on average."""
+        """Return initial features, noise and variance; k(x, x) has the average of y²."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -231,7 +230,7 @@ class FeatureGPRegressor(FamilyRegressor):
         size = float(np.mean(np.sum(features.on_host(phi, sample[:SCALE_ROWS]) ** 2, axis=1)))
         if not math.isfinite(size):
             raise ValueError(
-                "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
+                "the features are not finite numbers; standardise the inputs or check the feature map"
             )
         spread = data.spread
         noise = cast(start_noise(likelihood, FEATURE, spread, self.dtype), self.dtype)
@@ -241,14 +240,14 @@ class FeatureGPRegressor(FamilyRegressor):
     def _posterior(
         self, learned: FitResult, data: TrainingData, context: FitContext
     ) -> tuple[FeaturePosterior, Moments]:
-        """Return the exact posterior from all rows, and their sums; a network's features grow beyond their range."""
+        """Return the exact posterior and the moments of all rows; networks also extrapolate."""
         if learned.evidence is None:
             raise ValueError(
-                "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
+                "the evaluator of the learner must be ByEvidence, because the posterior of a feature GP needs moments of all rows"
             )
         if not math.isfinite(learned.nlml):
             raise ValueError(
-                "the marginal likelihood is not a finite number from the start: are inputs or targets on a huge scale? "
+                "the marginal likelihood is not finite at the start of learning; are inputs or targets on a huge scale? "
                 "(standardize=True divides by it)"
             )
         gp, moments = learned.gp, learned.evidence.moments
@@ -256,7 +255,7 @@ class FeatureGPRegressor(FamilyRegressor):
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
         if features.is_network(self.features):
             beyond = beyond_limits(posterior, variances[0], data, key=fold_in(context.start_key, 2))
-            both, idle = features.Sum(gp.features, beyond), (0, beyond.n_features)  # 0 on all training rows
+            both, idle = features.Sum(gp.features, beyond), (0, beyond.n_features)  # 0 at all training rows
             gram, cross = (
                 on_device(np.pad(np.asarray(part), idle)) for part in (moments.gram, moments.cross)
             )
@@ -274,7 +273,7 @@ class FeatureGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """Return the error distribution on held-out rows, for linear features leave-one-out."""
+        """Return the error distribution of held-out rows (linear features: left-out rows)."""
         name, held_out = name_of(likelihood), getattr(learned.evidence, "held_out", None)
         is_line = isinstance(learned.gp.features, features.Linear) and isinstance(likelihood, str)
         few = held_out is not None and name == AUTO and len(held_out) < MIN_HELD_OUT
@@ -283,30 +282,34 @@ class FeatureGPRegressor(FamilyRegressor):
             return error_distribution(likelihood, posterior, learned.gp, data, context, rows)
         if name == STUDENT:
             raise ValueError(
-                "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
+                "likelihood='student-t' is fitted to held-out rows, but there are none; set validation_fraction of the evaluator, or use more rows"
             )
-        why = f"fewer than {MIN_HELD_OUT} held-out rows tell too little" if few else "no rows were held out"
+        why = (
+            f"fewer than {MIN_HELD_OUT} held-out rows are too few to compare distributions"
+            if few
+            else "no rows were held out"
+        )
         context.record("likelihood", GAUSSIAN, why)
         return None
 
 
 def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitContext) -> FitResult:
-    """Replace the moments of a sample of the rows in files by the moments of all rows."""
+    """Replace the moments of a sample of rows in files by the moments of all rows."""
     if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
         return learned
-    release()  # memory freed by learning, before files are read again
+    release()  # free the memory of learning before files are read again
     try:
         with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
             chunks = data.passes(context.mesh).blocks(chunk_rows(learned.gp.n_features))
             moments = add_up(learned.gp, in_time(chunks))
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
-        why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
+        why = f"of {data.n_all}; there was no time for a pass over all rows, so the posterior uses a uniform sample"
         context.record("closing_rows", data.n_rows, why)
-        context.end(result, "the posterior is that of a uniform sample of the rows")
+        context.end(result, "the posterior uses a uniform sample of the rows")
         return learned._replace(result=result, converged=False)
     found = spectrum(moments)
     nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
-    why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
+    why = f"all rows in one pass; hyperparameters were learned from a uniform sample of {data.n_rows}"
     context.record("closing_rows", data.n_all, why)
     return learned._replace(evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml))

@@ -1,4 +1,4 @@
-"""Feature GPs that add rows: sums of moments, with fixed features and variances."""
+"""Updates, extrapolation and refits of feature GPs."""
 
 import dataclasses
 import time
@@ -31,7 +31,7 @@ from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult
 
 Stream = tuple[Moments, float]
-"""The sums over all rows so far, on the host, and the output scale (a variance)."""
+"""The moments of all rows so far, and the output scale (a variance)."""
 
 
 def stream_of(gp: FeatureGP, moments: Moments) -> Stream:
@@ -40,7 +40,7 @@ def stream_of(gp: FeatureGP, moments: Moments) -> Stream:
 
 
 def moments_of(fitted: Fitted, new: Data) -> Moments:
-    """Return the sums over rows, by blocks of BLOCK rows so that calls may divide rows freely."""
+    """Return the moments of rows, in blocks, so that calls may divide rows in any way."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
@@ -50,10 +50,7 @@ def moments_of(fitted: Fitted, new: Data) -> Moments:
 
 
 def with_rows(fitted: Fitted, more: Moments, forget: float) -> tuple[Fitted, float]:
-    """Return the posterior of forget · (the sums so far) + `more`, and its exact NLML per standardised datum.
-
-    Rows of k calls ago weigh forgetᵏ.
-    """
+    """Return the posterior of forget · (earlier moments) + `more`, and its NLML per row."""
     posterior, (before, variance) = _posterior(fitted), fitted.stream
     moments = jax.tree.map(lambda a, b: forget * a + b, before, more)
     with jax.enable_x64(True):
@@ -71,18 +68,18 @@ def _wide(part: Any) -> np.ndarray:
     return np.asarray(part, np.float64)
 
 
-SLOPE_ROWS = 1_000  # rows for slopes
-LONGEST = 100.0  # standard deviations beyond the range with an effect of all inputs: 10 cost 0.01 nats on pol
-MEDIAN = 0.6745  # of |z|, z ~ N(0, 1)
+SLOPE_ROWS = 1_000  # rows to estimate slopes
+LONGEST = 100.0  # longest lengthscale outside the range, in standard deviations
+MEDIAN = 0.6745  # median of |z|, z ~ N(0, 1)
 
 
 def beyond_limits(
     posterior: FeaturePosterior, variance: float, data: TrainingData, *, key: PRNGKeyArray
 ) -> Extrapolation:
-    """Features for inputs beyond the training range, for a model with k times `variance`.
+    """Return features for inputs outside the training range.
 
-    Far from the range f varies like the targets, and near it with the slopes of the posterior mean inside, as a stationary function of that variance and
-    these slopes. Slopes of a stationary GP are Gaussian; their root mean square is median |slope| / 0.6745, which is robust to jumps.
+    Far from the range, f varies like the targets; near it, f has the slopes of the posterior mean inside.
+    Slopes of a stationary GP are Gaussian, so median |slope| / 0.6745 is a robust root mean square.
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
@@ -105,7 +102,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 
 
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
-    """Return both variances of the highest likelihood, for linear features, on the host."""
+    """Return both variances of the highest likelihood, for linear features."""
     began = time.perf_counter()
     moments = moments_on_host(gp, Data(data.X, data.y, data.rows.weights))
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
@@ -114,7 +111,10 @@ def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) ->
     start = tuple(float(part) for part in own)
     variances = refit(found, *start, variance_range=ranges[0], noise_range=ranges[1])
     nlml = nlml_of_spectrum(found, *variances)[0]
-    context.report |= {"gradients": "none: nothing in the features trains", "result": RESULTS.successful.name}
+    context.report |= {
+        "gradients": "none: the features have no parameters",
+        "result": RESULTS.successful.name,
+    }
     numbers = {"nlml": nlml, "variance": variances[0], "noise_variance": variances[1]}
     entry = {"step": 1.0, "epoch": 1.0, **numbers, "seconds": time.perf_counter() - began}
     evidence, gp = Evidence(moments, found, nlml, None, None), gp.with_variances(*variances)
@@ -129,10 +129,10 @@ def refit_on_all_rows(
     source: MemorySource,
     context: FitContext,
 ) -> FitResult:
-    """Run from `gp` again, as long and at the same rate as `first`, without held-out rows.
+    """Learn again from `gp` without held-out rows, as long and at the same rate as `first`.
 
-    It returns `first` if that trained on many rows, or if time ended the second run. Features trained on all rows nearly interpolate them, so both
-    variances are those of `first`, chosen on held-out rows.
+    Return `first` if it used many rows, or if time ended the second run. Both variances are those of `first`,
+    because features of all rows nearly interpolate them.
     """
     evaluator = learner.evaluator_for(first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS
@@ -140,7 +140,7 @@ def refit_on_all_rows(
     if not (few and refits and first.result in DONE):
         return first
     B, options = first.plan.batch_size, dict[str, Any]()
-    if learner.learning_rate is None:  # the rate that trials chose; None if a rule of the step sets it
+    if learner.learning_rate is None:  # from trials; None if a rule sets it
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
     epochs = max(1, round(first.n_iter / max(1, source.size // B)))
     held = dataclasses.replace(evaluator, validation_fraction=0.0)

@@ -61,35 +61,36 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
 from stochgp.warning import progress_bar
 
-MIN_SECONDS = 2.0  # of learning, including compiling: starting hyperparameters ignore the data
+MIN_SECONDS = 2.0  # for learning and its compilation, even if the time limit is shorter
 START_ROWS, MIN_START_ROWS = 1_000, 200
-# With a tolerance of 1e-3 the CRPS on pol was 7 % higher.
 START = FullBatch(spread=SPREAD, tolerance=1e-2)
-UPDATE_SEED = 0  # for the noise drawn for new rows, with the number of earlier rows
+UPDATE_SEED = 0  # seed of the solver in `update`, together with the number of earlier rows
 
 
 @dataclass(eq=False, repr=False)
 class KernelGPRegressor(FamilyRegressor):
     """Gaussian process regression with any kernel and any number of rows.
 
-    `predict` returns the mean of the latent function, without noise.
+    `predict` returns the mean of the latent function, without noise. A saved model holds the training rows.
 
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "linear", …, whose inputs may be rotated (docs/methods/rotation.md), or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints, or a table with one
-        column of SMILES: `kernels.Tanimoto() + kernels.Constant()` (see docs/methods/molecules.md).
+        A kernel of `stochgp.kernels`, or a name: "rbf", "matern12", "matern32", "matern52", "linear", … The
+        inputs of a named kernel may be rotated (docs/methods/rotation.md). "tanimoto" is `kernels.Tanimoto()
+        + kernels.Constant()`, for fingerprints or for a table with one column of SMILES.
     likelihood
-        "auto" (constant Gaussian noise, unless held-out rows clearly favour another distribution: see docs/methods/row_noise.md), "gaussian", "student-t", or
-        `Gaussian(σ²)` or `StudentT(df, σ²)` of `stochgp.likelihoods`: a number is the start of learning, in the units of the model's targets (standardised if
-        `standardize`), and `parameters.frozen(σ²)` is kept; the default start is a tenth of the targets' mean square; or
-        `Warped(likelihood, transform)`: the targets are transformed, and results are in their original units.
+        "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
+        better (docs/methods/row_noise.md). Also "gaussian", "student-t", or an object of
+        `stochgp.likelihoods`. Learning starts at the σ² of `Gaussian(σ²)` or `StudentT(df, σ²)`, for
+        standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` transforms the
+        targets.
     learner
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
-        `stochgp.learners`; None = keep the given hyperparameters.
+        `stochgp.learners`. None keeps the given hyperparameters.
     solver
-        "cholesky", "cg", "sdd", or a solver of `stochgp.solvers`: the posterior of all rows. "local": predictions from the rows nearest to each new row.
-        "auto": of all rows up to 100,000 rows (docs/methods/sdd.md#which-solver), else local.
+        "cholesky", "cg", "sdd" or a solver of `stochgp.solvers`: the posterior uses all rows. "local":
+        predictions use the training rows nearest to each new row. "auto": "local" above 100,000 rows.
     {shared}
 
     Attributes
@@ -97,10 +98,10 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         The kernel with its hyperparameters, for the model's inputs.
     noise_variance_, nlml_
-        In original target units; the noise is a mean over hyperparameters for few rows (`plan_["hyperparameters"]`), the NLML per row exact with a direct
-        solver.
+        The noise variance (for few rows a mean over hyperparameters) and, with a direct solver, the negative
+        log marginal likelihood per row. Both in target units.
     fit_report_
-        Measured numbers of learning and solving, such as the relative residual of the solve. A saved model holds the standardised training rows and targets.
+        Measured numbers of learning and solving, such as the relative residual of the solve.
     {fitted}
 
     Examples
@@ -117,7 +118,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    _noise_level: ClassVar[float | None] = None  # of an earlier fit, which a pool keeps
+    _noise_level: ClassVar[float | None] = None  # the noise variance of an earlier fit, which a pool keeps
     solver: Any = "auto"
     _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
 
@@ -133,22 +134,24 @@ class KernelGPRegressor(FamilyRegressor):
     ) -> "KernelGPRegressor":
         """Learn the hyperparameters from rows X [N, D] and targets y [N]; compute the posterior.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and MemoryLimitError (with both numbers) if `memory_limit` would
-        be exceeded. After an error the estimator is unchanged.
+        Raises ValueError or TypeError for data or settings that cannot be used, and MemoryLimitError if the
+        fit would exceed `memory_limit`. After an error the estimator is unchanged.
 
         Parameters
         ----------
         X, y
-            An array or a data frame (text columns are one-hot encoded, dates become numbers). For files, X is a path of a table or of a folder of tables, or
-            `data.FileSource`, and y the name of the target's column.
+            Arrays or a data frame: text columns are encoded and dates become numbers. For files, X is the
+            path of a table or of a folder of tables, or a `data.FileSource`, and y is a column name.
         sample_weight
             Frequency weights ρ: a row has the noise variance σ²/ρ.
         groups
-            The group of each row, as numbers or text (days, patients): rows of a group are held out, and left out by leave-one-out learning, together.
+            The group of each row, such as a day or a patient, as numbers or text. Groups are held out
+            together.
         checkpoint
-            A file that is kept up to date. A killed fit, called again with the same data and settings, continues from it to the same result.
+            A file with the state of the fit. After a crash, `fit` with the same data continues from it.
         callback
-            Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
+            A function that is called with each new entry of `history_`. Learning ends, with the best state so
+            far, if it returns True or after Ctrl-C.
         """
         with open_fit(self, checkpoint, callback, shares_learning=False) as context:
             inputs = inputs_of(self.kernel)
@@ -173,7 +176,7 @@ class KernelGPRegressor(FamilyRegressor):
             likelihood = Gaussian(posterior.noise)
             learns_noise = is_learned and not isinstance(gp.noise.level, Frozen)
             observation = observation_model(self, likelihood, errors, posterior, data, learns_noise)
-            exact = getattr(posterior, "base", posterior)  # at the learned hyperparameters
+            exact = getattr(posterior, "base", posterior)  # the posterior at the learned hyperparameters
             nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
             fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
@@ -190,13 +193,13 @@ class KernelGPRegressor(FamilyRegressor):
         return error_distribution(likelihood, posterior, gp, data, context)
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
-        """Add more rows to the posterior, by a solve that starts at the last solution.
+        """Add rows to the posterior, with the hyperparameters and the standardisation of `fit`.
 
-        Hyperparameters, solver, tiles and the standardisation of inputs and targets stay those of `fit`. The result is the posterior of a fit
-        of all rows at these hyperparameters, to the tolerance of its solve. New columns are read as by `predict`. `n_rows_`, `converged_`, `nlml_` and
-        `fit_report_["residual"]` cover all rows, and `history_` gains the entries of the solve. `time_limit` bounds the time.
+        The result is the posterior of all rows, up to the tolerance of the solver. An iterative solver starts
+        at its last solution. `n_rows_`, `converged_`, `nlml_` and `fit_report_["residual"]` then describe all
+        rows, and `history_` also contains the entries of this solve. `time_limit` applies.
 
-        Raises ValueError or TypeError, in one line, for rows that cannot be used or that would exceed `memory_limit`.
+        Raises ValueError or TypeError for rows that cannot be used, or that would exceed `memory_limit`.
         """
         check_is_fitted(self)
         budget = Budget.of(self.memory_limit)
@@ -211,7 +214,7 @@ class KernelGPRegressor(FamilyRegressor):
         with deadline.within(self.time_limit), progress_bar(self.verbose) as bar:
             fitted, solved = updated(self._fitted, rows, bar.show, budget, key=key)
         if solved is not None and solved.result is RESULTS.interrupted:
-            raise KeyboardInterrupt  # the model of the earlier rows stays
+            raise KeyboardInterrupt  # the earlier model is unchanged
         self._fitted = fitted
         self.n_rows_ += len(rows)
         self.fit_report_ = self.fit_report_ | {"updates": n_updates}
@@ -240,7 +243,7 @@ def learned_kernel_gp(
     data: TrainingData,
     context: FitContext,
 ) -> FitResult:
-    """Return the learner's run, continued with rotated inputs or with a network's exact refit."""
+    """Learn the hyperparameters; then rotate the inputs, or refit the kernel of a network."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
     if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
         start = optimum_of_few(gp, data.source(False), context)
@@ -264,7 +267,7 @@ def learned_kernel_gp(
 
 
 def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:
-    """Return the penalised optimum of up to 1,000 random rows as a start, `gp` for few rows."""
+    """Return the optimum on at most 1,000 random rows; with few rows return `gp`."""
     order = np.random.default_rng(context.seed("start")).permutation(source.size)
     size = min(START_ROWS, source.size // 4)
     start = gp
@@ -275,7 +278,7 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
 
 
 def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> KernelGP:
-    """Return the given or named kernel, and the noise's start."""
+    """Return the kernel and the noise with which learning starts."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
     known = estimator._noise_level
@@ -284,6 +287,6 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> Kerne
     if isinstance(given, str):
         encoder = vars(estimator).get("_encoder_of_pool", data.encoder)
         kernel = near_in_time(kernel, encoder, data.n_rows, data.rows.group)
-    if isinstance(given, str) and given == "tanimoto":  # T > 0, so the level of f is not its average
+    if isinstance(given, str) and given == "tanimoto":  # for the mean of f
         kernel = kernel + kernels.Constant(positive(spread, dtype=dtype))
     return cast(KernelGP(kernel=with_packing(kernel, is_packed(data.encoder)), noise=noise), estimator.dtype)

@@ -1,4 +1,4 @@
-"""The posterior of a kernel GP: from all rows by a solve, for few rows averaged over hyperparameters, or from the nearest rows."""
+"""The posterior of a kernel GP: global, averaged over hyperparameters, or local."""
 
 import contextlib
 from collections.abc import Callable
@@ -34,18 +34,18 @@ from stochgp.solvers import Cholesky
 from stochgp.solvers.base import SMALL
 from stochgp.solvers.choice import choose_solver
 
-CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
-FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
-LOCAL_SECONDS = 2.5  # preparation of local prediction, including compiling
-MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond it prediction is local
-MAX_RESIDUAL = 0.5  # relative residual of a solve that was cut: beyond it local prediction is better
-NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # of `noise_floor`
+CALIBRATION_ROWS = 2000  # training rows for the scale of local variances
+FEW_CALIBRATION_ROWS = 64  # the same if time is short
+LOCAL_SECONDS = 2.5  # to prepare local predictions, including compilation
+MAX_GROWTH = 0.25  # if a noise floor increases variances by more, predictions are local
+MAX_RESIDUAL = 0.5  # if the residual at the time limit is larger, predictions are local
+NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # see `noise_floor`
 
 FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 3, 64, 32
-# Rows up to which θ is drawn, and up to which it is drawn with fewer than FEW_ROWS rows per parameter (300 rows of 20 inputs: 95 % intervals held 92.8 %).
+# θ is drawn for at most 200 rows, or 400 if there are fewer than FEW_ROWS rows per parameter.
 MOST_ROWS, MOST_ROWS_OF_MANY, FEW_ROWS = 200, 400, 20
-QUANTILE, LEAST_SHARE = 0.9, 1e-3  # of weights, cut above it; of the mean, dropped below it
-STEP = 1e-5  # of finite differences of unconstrained parameters
+QUANTILE, LEAST_SHARE = 0.9, 1e-3  # largest weights, as a quantile; smallest, as a share of their mean
+STEP = 1e-5  # of finite differences by unconstrained parameters
 
 
 def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> None:
@@ -57,7 +57,7 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
-    """Return the seconds that learning leaves to the posterior; None = the usual share."""
+    """Return the seconds that learning leaves for the posterior; None: the usual share."""
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
         return None
     return min(LOCAL_SECONDS, deadline.left() / 2)
@@ -66,17 +66,14 @@ def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
 def kernel_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, *, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
-    """Return the posterior at the hyperparameters of `gp`, and its solution; None if local.
-
-    If a solve of all rows would end too late, prediction is local.
-    """
+    """Return the posterior at these hyperparameters, and its solution (None if local)."""
     prediction, why = _prediction(data, estimator)
     if prediction == "local":
         return _local_posterior(gp, data, context, why), None
     try:
         return _global_posterior(gp, data, estimator, context, why, is_learned)
     except TimeIsUpError as late:
-        why = f"solving for all rows would have taken too long: {late}; prediction is local"
+        why = f"a solve of all rows would have taken too long, so predictions are local: {late}"
         context.end(RESULTS.time_limit, why)
         return _local_posterior(gp, data, context, "there was no time for a solve"), None
 
@@ -84,14 +81,17 @@ def kernel_posterior(
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
     """Return "global" or "local", and the reason."""
     if estimator.solver == "auto":
-        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+        return (
+            "local" if data.n_rows > LOCAL_ROWS else "global",
+            f"predictions use all rows up to {LOCAL_ROWS} rows, and near rows above",
+        )
     return "local" if estimator.solver == "local" else "global", AS_ASKED
 
 
 def _global_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
-    """Return posterior and solution. Raises TimeIsUpError or KeyboardInterrupt if cut early."""
+    """Return posterior and solution. Raises TimeIsUpError or KeyboardInterrupt."""
     if data.n_rows > SMALL:
         deadline.require()
     typical = None
@@ -102,7 +102,7 @@ def _global_posterior(
         if is_learned and not isinstance(gp.noise.level, Frozen):
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.solver == "auto":
-                why = f"a solve of all rows needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
+                why = f"a solve of all rows needs more noise, which would increase predicted variances by a factor of {1 + growth:.3g}"
                 return _local_posterior(gp, data, context, why), None
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
@@ -113,7 +113,7 @@ def _global_posterior(
         if solution.result is RESULTS.interrupted:
             raise KeyboardInterrupt
         if solution.result is RESULTS.time_limit:
-            raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
+            raise TimeIsUpError(f"the relative residual was {residual:.2g}")
     if is_learned:
         posterior = integrated(posterior, gp, data.rows.group is not None, context)
     context.record("prediction", "global", why)
@@ -125,12 +125,11 @@ def noise_floor(
 ) -> tuple[KernelGP, float, str]:
     """Return the model with a solvable σ², the growth of typical variances, and the reason.
 
-    If the targets have no noise, the likelihood makes σ² as small as possible. The condition number of A = K + Σ is then large, and
-    iterative solvers take more steps. σ² is therefore raised to the larger of two values:
-    - 5 % of the median variance of f at some training rows, each predicted from its nearest other rows (`near`), which is the
-      existing uncertainty: standard deviations of observations grow by at most about 2.5 %.
-    - 3 times the rounding error of K, which is eps √N times the mean variance, less the variance of f that 95 % of these rows exceed
-      given their neighbours: small eigenvalues of a rough kernel exceed rounding by that much.
+    If the targets have no noise, learning makes σ² tiny, and A = K + Σ has a large condition number. σ² is
+    therefore at least 5 % of the median variance of f at training rows given their nearest other rows
+    (`near`).  σ² is also at
+    least 3 times the rounding error of K, eps √N times the mean variance, minus the 5 % quantile of the
+    variances of f.
     """
     learned = float(gp.noise_variance)
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
@@ -142,8 +141,8 @@ def noise_floor(
     if learned >= least:
         return gp, 0.0, ""
     why = (
-        f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {NOISE_SHARE:.0%} of the median variance "
-        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error of K, {rounding:.3g}, less the variance {least_usual:.3g} of nearly all of them"
+        f"raised from the learned {learned:.3g} so that a solver converges, to the larger of {NOISE_SHARE:.0%} of the median variance "
+        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error {rounding:.3g} of K minus the low quantile {least_usual:.3g} of these variances"
     )
     raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     growth = (least - learned) / float(usual + learned)
@@ -151,10 +150,7 @@ def noise_floor(
 
 
 def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
-    """Return the posterior from neighbours, calibrated on fewer rows if time is short.
-
-    Since test rows may be many, and 64 or 128 neighbours cost a twentieth and a quarter of 256, the smallest number that loses little is used.
-    """
+    """Return the calibrated local posterior, with few neighbours if that loses little."""
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
@@ -166,13 +162,17 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
             local, lost = local.calibrated(rows, 0, data.rows.group, counts)
     except TimeIsUpError:
         rows, lost = 0, {}
-    context.report["calibration_rows"] = rows  # left out to find the scale of the variances
+    context.report["calibration_rows"] = rows  # left-out rows for the scale of variances
     if lost:
-        losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
-        most = f"at most {LOST} nats per row left out, or {NEIGHBOURS}"
-        context.record("neighbours", local.n_neighbours, f"the fewest of {FEWER} that lose {most}: {losses}")
+        losses = ", ".join(f"{few}: {nats:.4f}" for few, nats in lost.items())
+        most = f"at most {LOST} nats per left-out row, else {NEIGHBOURS}"
+        context.record(
+            "neighbours",
+            local.n_neighbours,
+            f"the smallest of {FEWER} with a loss of {most}; losses are {losses}",
+        )
     context.record("prediction", "local", why)
-    context.record("variance", "near rows", "those that predictions come from")
+    context.record("variance", "near rows", "from the same rows as the mean")
     return local
 
 
@@ -180,7 +180,7 @@ At = Callable[[Float[np.ndarray, " P"]], tuple[Any, float]]
 
 
 def numbers_of(gp: KernelGP) -> tuple[Float[np.ndarray, " P"], At]:
-    """Return the trainable parameters of kernel and noise level as a vector, and the function back to both."""
+    """Return the trainable parameters as a vector, and a function from it to kernel and noise."""
     parts = cast((gp.kernel, gp.noise.level), np.float64)
     theta, rest = eqx.partition(parts, in_parameters(parts))
 
@@ -192,15 +192,14 @@ def numbers_of(gp: KernelGP) -> tuple[Float[np.ndarray, " P"], At]:
 
 
 def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext) -> Any:
-    """Return a mixture over hyperparameters around the θ̂ of `gp`, or the posterior; record the decision.
+    """Return a mixture of posteriors over hyperparameters around θ̂, or the posterior.
 
-    With the learner's normal prior, of standard deviation 1 for unconstrained numbers, the penalised negative log likelihood of Σρ rows is
-    l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖², g = ∇L(θ̂), up to a constant: θ̂ minimises it. Let H = F + I, F the Fisher information of L. Then
+    θ are the unconstrained parameters of kernel and noise level, with a normal prior of standard deviation 1.
+    The penalised negative log likelihood is l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖² with g = ∇L(θ̂), so θ̂
+    minimises it. Let H = F + I, where F is the Fisher information of L. Then
         θ_s = θ̂ + H^(−½)ξ_s,   w_s ∝ exp(−l(θ_s) + ½‖ξ_s‖²),   ξ_s ~ N(0, I) in antithetic pairs,
-    w_s at most their 90 % quantile. As H ≥ I, a direction without information moves by 1. θ contains the kernel's trainable parameters and the noise level.
-
-    Targets are standardised by their own mean and variance. A new target of n + 1 equally distributed ones has on average (n + 1)/(n − 1) times the
-    squared distance from that mean, in units of that variance. All variances are multiplied by that factor, unless the noise was given.
+    and weights w_s above their 90 % quantile are reduced to it. If the noise is learned, all variances are
+    multiplied by (n + 1)/(n − 1), because targets are standardised with their own mean and variance.
     """
     n_rows, n, (x, at), found = (
         len(posterior.weights),
@@ -212,31 +211,31 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     is_drawn = isinstance(posterior, ExactKernelPosterior) and not grouped and 0 < len(x) <= MOST_PARAMETERS
     is_drawn = is_drawn and min(n_rows, n) >= FEWEST_ROWS and n_rows <= most
     why = (
-        f"others are drawn for an exact posterior without groups, of {FEWEST_ROWS} to {MOST_ROWS} rows, up to {MOST_ROWS_OF_MANY} if they are "
-        f"fewer than {FEW_ROWS} for each number, and for up to {MOST_PARAMETERS} numbers"
+        f"averages need an exact posterior without groups, {FEWEST_ROWS} to {MOST_ROWS} rows (up to {MOST_ROWS_OF_MANY} with "
+        f"fewer than {FEW_ROWS} rows per parameter) and at most {MOST_PARAMETERS} parameters"
     )
     refusal = context.refusal(None if is_drawn else why, 8 * n_rows**2 * (DRAWS + len(x)))
     if refusal is None:
         found = _mixture(posterior, gp, x, at)
-        refusal = (
-            "hardly any other has a factor, or the kernel has no variance" if found is posterior else None
-        )
-    why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
+        refusal = "hardly any other value has a Cholesky factor" if found is posterior else None
+    why = f"predictions are averages over draws, because {n:g} rows leave {len(x)} parameters uncertain"
     n_draws = 1 if refusal else len(found.parts)
     context.record("hyperparameters", n_draws, f"the learned values: {refusal}" if refusal else why)
     return found
 
 
 def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, x: Float[np.ndarray, " P"], at: At) -> Any:
-    """Return the mixture over θ_s; the posterior if hardly any θ_s has a factor."""
+    """Return the mixture over θ_s, or the posterior if hardly any θ_s has a factor."""
     n = float(posterior.system.weight.sum())
     xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
     xi = np.concatenate([xi, -xi])
     values, vectors = np.linalg.eigh(information(posterior, x, at) + np.eye(len(x)))
-    away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
+    away = xi @ (
+        vectors / np.sqrt(values) @ vectors.T
+    )  # the symmetric root does not depend on signs of vectors
     c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
     parts = [_scaled(posterior, *at(x + step), c) for step in away]
-    # The likelihood without c is the likelihood of these parts plus (c − 1)/2 times their explained sum.
+    # The term with c removes the factor c from the likelihood of the parts.
     loss = [np.nan if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
     loss = loss + (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
     loss = np.where(np.isfinite(loss), loss, np.inf)
@@ -280,6 +279,6 @@ def information(
 def _scaled(
     posterior: ExactKernelPosterior, kernel: Any, level: float, c: float
 ) -> ExactKernelPosterior | None:
-    """Return the posterior for c k and c σ²; None if A has no factor."""
+    """Return the posterior for c k and c σ², or None if A has no factor."""
     with contextlib.suppress(ValueError):
         return exact_at(posterior, kernel.times(c), c * level)

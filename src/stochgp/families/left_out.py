@@ -27,30 +27,30 @@ from stochgp.tables.molecules import is_packed
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0
-SOME = 100  # rows from which the size of the noise is estimated
+SOME = 100  # rows for an estimate of the noise
 TYPICAL_ROWS = 1000
-TYPICAL = 1.4826  # standard deviations of a Gaussian per median absolute deviation
-LEAST_DF = 2.2  # below it the bound of ν determines standard deviations
-ROWS = 65_536  # left-out rows: half as many lost 0.01 nats on the flights, twice as many gained 0.001
-BYTES_PER_NUMBER = 64  # of trees, per input of each row
+TYPICAL = 1.4826  # standard deviation of a Gaussian per median absolute deviation
+LEAST_DF = 2.2  # below it, standard deviations depend on the lower bound of ν
+ROWS = 65_536  # largest number of left-out rows
+BYTES_PER_NUMBER = 64  # memory of trees, per row and input
 
 
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
-    """Return the rows to leave out, at most `most`."""
+    """Return at most `most` random rows."""
     return random_rows(n_rows, most, SEED).astype(np.int32)
 
 
 def left_out_scores(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
 ) -> Scores:
-    """Return log p of each of these rows given its neighbours."""
+    """Return the log density of each of these rows given its neighbours."""
     return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
 
 
 def predicted_by_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
 ) -> Conditional:
-    """Return the conditional of each row given neighbours in other groups; X are all inputs."""
+    """Return predictions of rows from neighbours in other groups; X are all inputs."""
     with jax.enable_x64(True):
         near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
         return evaluate(gp, source, near, is_small(gp, source.on_host(rows[:SOME])))
@@ -59,19 +59,19 @@ def predicted_by_others(
 def beside_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
 ) -> Int32[np.ndarray, "P m"]:
-    """Return at most k neighbours of each row, from other groups, followed by the row itself."""
+    """Return at most k neighbours of each row in other groups, then the row itself."""
     near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
     return np.concatenate([near, rows[:, None]], axis=1)
 
 
 def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
-    """Return the bytes of the rows in float64 and the search of neighbours."""
+    """Return the bytes of the search for neighbours and of the rows in float64."""
     N, D = data.n_rows, data.n_inputs
     return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
 
 
 def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
-    """Return predictions of 1,000 rows from neighbours; None for few rows, time or memory."""
+    """Return predictions of 1,000 rows from neighbours; None if rows or resources are few."""
     if data.n_rows <= SMALL or deadline.left() < OPTIONAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
@@ -81,7 +81,7 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
 
 
 def typical_error(near: Conditional) -> float:
-    """Return 1.48 median |y_i − m_i|, far below the root mean square for heavy tails."""
+    """Return 1.48 times the median absolute error, which is robust to heavy tails."""
     return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))
 
 
@@ -93,13 +93,13 @@ def error_distribution(
     context: FitContext,
     held_out: Data | None = None,
 ) -> Dispersion | None:
-    """Return the distribution of errors; None = N(m, V) of the posterior.
+    """Return the distribution of errors, or None for the Gaussian of the posterior.
 
-    "auto" takes the Student-t with input-dependent scale if it clearly improves the log density of left-out rows over the Gaussian. For
-    transformed targets it compares a Gaussian with such a scale, unless the mean of T⁻¹(z) exists for any Student-t. The rows are the `held_out` rows of
-    learning, or else left-out rows predicted by the posterior or by their neighbours. A given noise model keeps its s(x).
+    "auto" compares the Gaussian with a Student-t whose scale depends on the inputs, according to the log
+    density of left-out rows. For transformed targets, a Gaussian with such a scale replaces the Student-t if
+    the mean may not exist otherwise. The rows are `held_out`, or else leave-one-out predictions.
 
-    Raises ValueError, with both numbers, if the user's choice exceeds the memory limit.
+    Raises MemoryLimitError if this needs too much memory.
     """
     name, why = name_of(likelihood), AS_ASKED
     chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
@@ -108,9 +108,11 @@ def error_distribution(
     need = searched + BYTES_PER_NUMBER * R * D
     if chooses:
         few = None if held_out is not None else too_few(data.n_rows, data.rows.group)
-        refusal = context.refusal("of fingerprints no other is compared" if packed else few, need)
+        refusal = context.refusal(
+            "other distributions are not available for fingerprints" if packed else few, need
+        )
     else:
-        refusal = "there are no others" if data.n_rows < 2 and name != GAUSSIAN else None
+        refusal = "there are fewer than two rows" if data.n_rows < 2 and name != GAUSSIAN else None
     if refusal is not None or name == GAUSSIAN:
         context.record("likelihood", GAUSSIAN, refusal or why)
         return None
@@ -122,32 +124,32 @@ def error_distribution(
             if chooses:
                 heavy = data.transform is None or data.transform.growth < MIN_DF
                 preference = choose(rows, SEED, heavy_tails=heavy)
-                name, why = preference.name or GAUSSIAN, f"by left-out rows: {preference.why}"
+                name, why = preference.name or GAUSSIAN, f"from left-out rows: {preference.why}"
             if name != GAUSSIAN:
                 scaled = isinstance(likelihood, str) and not packed
                 dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=fixed_df(likelihood))
     except TimeIsUpError:
-        name, why = GAUSSIAN, "there was no time: the fit was ended before another was chosen"
+        name, why = GAUSSIAN, "there was no time to compare distributions"
     context.record("likelihood", name, why)
     if dispersion is not None:
-        context.report["error_scale"] = dispersion.factor  # of the variances of observations
+        context.report["error_scale"] = dispersion.factor  # factor of the variances of observations
         context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
     if dispersion is not None and dispersion.df is not None:
         bound = (
-            "; at its bound: standard deviations are governed by it, quantiles are not"
+            "; this is near the lower bound, which determines standard deviations but not quantiles"
             if dispersion.df < LEAST_DF
             else ""
         )
-        why = f"degrees of freedom of the Student-t, by the left-out rows{bound}"
+        why = f"degrees of freedom of the Student-t, from left-out rows{bound}"
         context.record("df", dispersion.df, why)
     return dispersion
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
-    """Return random rows with leave-one-out errors.
+    """Return random rows with leave-one-out errors, in standard deviations.
 
-    Errors are relative to all other rows if the posterior supports it and there are no groups. Otherwise neighbours replace all rows, and z² has the mean 1,
-    weighted by ρ, as for calibrated variances.
+    The posterior predicts each row from all other rows, if it supports this for groups. Otherwise neighbours
+    predict it, and the errors are scaled to a mean square of 1.
     """
     rows = some_rows(data.n_rows, ROWS)
     group, weight = (

@@ -27,15 +27,15 @@ from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.base import SMALL
 
-MIN_ROWS = 1000  # half of them are scored, and D² numbers are learned
+MIN_ROWS = 1000  # half of them compare models, and a rotation has D² numbers
 MAX_ROUNDS = 5
-# Share of ‖M‖² off its diagonal above which a rotation is tried. Between 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
+# A rotation is tried if the share of ‖M‖² off the diagonal is above this.
 MIN_CORRELATED = 0.01
-# Neighbourhoods, rows per neighbourhood with slopes, and rows beside its centre.
+# Neighbourhoods, rows with gradients in each, and rows other than its centre.
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
-# Neighbourhoods and slopes if rows have groups: the rows beside a centre are from other groups.
+# Neighbourhoods, and rows with gradients in each, if rows have groups.
 IN_GROUPS = 2048, 1
-SCORED = 4096  # other rows, on which two rotations are compared
+SCORED = 4096  # other rows, which compare two models
 TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
@@ -52,9 +52,9 @@ def rotate_inputs(
 ) -> Kept:
     """Return the model with rotated inputs, and the Hessian of its loss, if left-out predictions improve.
 
-    A round computes M, the average gradient outer product of the fitted mean in units of the lengthscales. It
-    rotates the coordinates to its eigenvectors, which does not change the kernel, and takes two leave-one-out steps. If the log density of rows given their
-    neighbours improves (`prefer`), the result is kept and another round follows. Ctrl-C ends the rounds, and the inputs stay unchanged.
+    A round rotates the inputs to the eigenvectors of M, the average gradient outer product of the fitted mean
+    in units of the lengthscales. Then it takes leave-one-out steps. The result is kept, and another round
+    follows, if the log density of rows given their neighbours improves (`choosing.prefer`).
     """
     rounds: list[tuple[Kept, int, str]] = []
     refusal = context.refusal(*_refusal(estimator, learned, learner, source))
@@ -62,21 +62,20 @@ def rotate_inputs(
         if refusal is None:
             rounds = list(_rounds(learned, source))
     except KeyboardInterrupt:
-        refusal = "Ctrl-C ended the rounds of rotation"
+        refusal = "Ctrl-C ended the rotation of the inputs"
         context.end(RESULTS.interrupted, refusal)
     kept, n_rounds, _ = rounds[-1] if rounds else (UNCHANGED, 0, "")
     axes, reasons = "rotated inputs" if n_rounds else "the inputs", "; ".join([why for *_, why in rounds])
     context.record(
-        "rotation", n_rounds, refusal or f"lengthscales are along {axes}, by left-out rows: {reasons}"
+        "rotation",
+        n_rounds,
+        refusal or f"lengthscales are along {axes}; left-out rows: {reasons}",
     )
     return kept
 
 
 def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, int, str]]:
-    """Yield, for each round, the kept model or None, the number of its rotations, and why.
-
-    A round whose gain is positive but not clear is followed by another, which is compared with the last model that was kept.
-    """
+    """Yield the kept model, the number of rotations and the reason, by round."""
     drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
     n = min(IN_GROUPS[0] if source.in_groups else NEIGHBOURHOODS, source.size // 2)
     X, sloping, scored = source.inputs(), np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
@@ -86,12 +85,12 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, in
     kept, n_rounds, doubted, scores = UNCHANGED, 0, False, left_out_scores(gp, source, X, scored)
     for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < max(2 * learned.seconds, OPTIONAL_SECONDS):
-            yield kept, n_rounds, "no time was left for another round"
+            yield kept, n_rounds, "there was no time for another round"
             return
         M = _outer_products(gp, source, X, sloping)
         off = 1 - np.sum(np.square(np.diagonal(M))) / max(np.sum(np.square(M)), np.finfo(float).tiny)
         if off < MIN_CORRELATED:
-            yield kept, n_rounds, "slopes along the directions are uncorrelated"
+            yield kept, n_rounds, "gradients along the directions are uncorrelated"
             return
         (gp, hessian), name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
         new = left_out_scores(gp, source, X, scored)
@@ -113,15 +112,15 @@ def _refusal(
     kernel = learned.gp.kernel
     reasons = {
         "the kernel was given": not isinstance(estimator.kernel, str),
-        "pools rotate no inputs of rows in groups": not estimator._rotates,
-        f"fewer than {MIN_ROWS:,} rows tell too little of a rotation": source.size < MIN_ROWS,
+        "pools do not rotate inputs if rows have groups": not estimator._rotates,
+        f"fewer than {MIN_ROWS:,} rows are too few to learn a rotation": source.size < MIN_ROWS,
         f"{type(learner).__name__} does not learn a rotation": not isinstance(
             learner, AbstractConditionals | FullBatch
         ),
-        "the kernel is not RBF or Matérn with one lengthscale for each of several inputs": (
+        "the kernel is not an RBF or Matérn kernel with a lengthscale for each of several inputs": (
             kernel_and_directions(kernel) is None or dense.terms_of(kernel) is None
         ),
-        "the run was ended before a rotation could be tried": learned.result not in DONE,
+        "learning ended before a rotation could be tried": learned.result not in DONE,
     }
     first = next((reason for reason, holds in reasons.items() if holds), None)
     reason = first and f"lengthscales stay along the inputs: {first}"
@@ -133,11 +132,11 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """Return M of these rows, for the mean given all rows if they are few, else nearest rows."""
+    """Return M of these rows; the mean is given all rows or, if they are many, near rows."""
     if source.size <= SMALL and not source.in_groups:
         return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, X, rows, NEIGHBOURS)
-    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # with the nearest beside the row
+    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # nearest row last, then the row
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
     return outer_products(gp, source, near, is_small(gp, source.on_host(rows[:SOME])), n_slopes)
 

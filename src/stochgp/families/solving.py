@@ -47,18 +47,17 @@ from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-# On pol, elevators and bike (noise standard deviations .037, .31, .006) RMSE was within 1 % at residuals of .022, .09, .005.
 TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `relative_tolerance`
-SOME_ROWS = 100  # rows for the variance of the kernel
+SOME_ROWS = 100  # rows to average the kernel's variance
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, MOST_TOLERANCE = 1e-5, 0.1
 SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def choose(gp: KernelGP, data: TrainingData, solver: str | AbstractSolver, context: FitContext) -> Choice:
-    """Choose the solver of the system. Raises MemoryLimitError, with both numbers, if none."""
+    """Choose the solver of the system. Raises MemoryLimitError if none fits."""
     kernel, X, noise_ratio = value_of(gp.kernel), data.X, 0.01
-    if len(X) > SMALL:  # fewer rows are solved in float64 for any noise
+    if len(X) > SMALL:  # fewer rows are solved in float64
         noise = np.mean(noise_of_rows(with_level(gp.noise, float(gp.noise_variance)), X, data.rows.weights))
         noise_ratio = float(noise / diagonal(kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]).mean())
     release()
@@ -79,10 +78,9 @@ def solved(
 ) -> tuple[AbstractKernelPosterior, Solution]:
     """Return the posterior at the hyperparameters of `gp`, and the solution of its system.
 
-    If these were learned, but not by the likelihood of all rows, variances are scaled with leave-one-out errors (by group), if time and memory allow.
-    `typical_error` is the error of left-out rows (`relative_tolerance`).
-
-    Raises TimeIsUpError if a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
+    Variances of learned models are calibrated with leave-one-out errors, if time and memory allow.
+    `typical_error` is the error of left-out rows. Raises TimeIsUpError if a Cholesky factorisation of more
+    than 3,000 rows is expected to end after the deadline.
     """
     solver, dtype, need, why = choice
     N = len(data.y)
@@ -97,16 +95,18 @@ def solved(
         posterior, found = _solved(system, solver, data.y, need, typical_error, context)
     context.record("solver", name_of(solver), why)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
-        context.record("variance", "exact", f"from the Cholesky factor, up to {EXACT_ROWS} rows")
+        context.record("variance", "exact", f"from the Cholesky factor, for at most {EXACT_ROWS} rows")
     else:
-        of_near = f"given {NEAR} rows, whose information counts {posterior.information:.3g}-fold"
-        context.record("variance", "near rows", f"more than {EXACT_ROWS} rows, or no factor: {of_near}")
+        of_near = f"from {NEAR} near rows, whose information has the weight {posterior.information:.3g}"
+        context.record(
+            "variance", "near rows", f"there are more than {EXACT_ROWS} rows or no Cholesky factor; {of_near}"
+        )
     searched = local_search_bytes(kernel, N, data.n_inputs, ROWS, NEIGHBOURS)
     calibrates = is_learned and (N > SMALL or data.rows.group is not None)
     if calibrates and searched <= context.budget.free():
         with contextlib.suppress(TimeIsUpError), deadline.granted(CALIBRATION_SECONDS):
             posterior, context.report["variance_scale"] = posterior.calibrated(data.rows.group)
-    # Relative residual of the mean on all rows; and 1.48 times the median error of rows predicted from their neighbours.
+    # The relative residual of the mean, and 1.48 times the median error of left-out rows.
     context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
 
@@ -119,7 +119,7 @@ def _solved(
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    """Solve with an iterative solver that needs `need` bytes; the rest may hold rows of K."""
+    """Solve with an iterative solver that needs `need` bytes; other memory may store K."""
     run_key = jax.random.split(context.solve_key, 3)[2]
     b, mesh = on_device(y[:, None], system.X.dtype), context.mesh
     if mesh is not None and mesh.size > 1:
@@ -160,13 +160,13 @@ def solved_directly(
     y: Float[np.ndarray, " N"],
     information: float | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """Return the posterior by a factor; `information` (τ) saves computing it."""
+    """Return the posterior from a Cholesky factor; `information` is computed if it is None."""
     b, tolerance = y[:, None], relative_tolerance(float(system.noise.level), y)
     factor = factorised(system.upper)
     found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     posterior = ExactKernelPosterior(system, found.value, explained, y)
-    vars(posterior)["factor"] = factor  # its property would compute it again
+    vars(posterior)["factor"] = factor  # so that its property does not compute it again
     if information is None:
         return posterior.with_information(), found
     return posterior.changed(information=information), found
@@ -178,12 +178,11 @@ def relative_tolerance(
     typical_error: float | None = None,
     share: float = 1.0,
 ) -> float:
-    """Return the relative residual ‖y − Aα‖/‖y‖ to reach, share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1).
+    """Return the relative residual ‖y − Aα‖/‖y‖ to reach.
 
-    The rule is empirical. Smaller sets are solved more exactly, because that costs little.
-
-    It is also at most 0.4 `typical_error` / rms y, with the typical error of left-out rows: a residual without a
-    particular direction adds about its own size to the errors of predictions. With heavy tails most errors are far smaller than the noise.
+    It is share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1), an empirical rule, and at most 0.4 ·
+    `typical_error` / rms y: a residual adds about its own size to the errors of predictions, and with heavy
+    tails most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
     found = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
@@ -226,16 +225,13 @@ def run_solver(
     return found
 
 
-MIXTURE_ROWS = 1000  # beyond it, updates keep only the learned hyperparameters
+MIXTURE_ROWS = 1000  # with more rows, updates use only the learned hyperparameters
 
 
 def updated(
     fitted: Fitted, rows: Data, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
-    """Return the fitted model with the rows added, and the solution; None if it is local.
-
-    Raises ValueError if it would exceed the budget.
-    """
+    """Return the model with the rows added, and the solution (None for local predictions)."""
     dtype, old = np.dtype(fitted.dtype), fitted.posterior
     new = Data(
         fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y), rows.weights
@@ -263,7 +259,7 @@ def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPost
 
 
 def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:
-    """Return the posterior with the rows added and the scale of the variances unchanged."""
+    """Return the posterior with the rows added; the scale of variances is unchanged."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
     need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")
@@ -275,7 +271,7 @@ def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> Loca
 def _grown_exactly(
     posterior: ExactKernelPosterior, new: Data, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
-    """Factorise the system of all rows."""
+    """Return the posterior of all rows from a new factor, and the solution."""
     y, system = np.concatenate([posterior.y, new.y]), posterior.system.joined(new)
     budget.require(system.peak_bytes(Cholesky(), 1), f"solving for {len(y)} rows by cholesky")
     information = None if posterior.is_exact else posterior.information

@@ -65,39 +65,40 @@ from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.decoupled import DecoupledProcess
 
 GROWING = ("ivsgpr", "svdgp")
-MEAN_FOR_EACH = 8  # functions of the mean per function of the covariance, by default
-PASSES = 4  # over the rows of a further call of `partial_fit`
-WIDE_JITTER = 1e-8  # of k(Z, Z) if all numbers are in float64
+MEAN_FOR_EACH = 8  # default number of functions of the mean per function of the covariance
+PASSES = 4  # default number of passes over the rows of `partial_fit`
+WIDE_JITTER = 1e-8  # jitter of k(Z, Z) in float64
 
 
 @dataclass(eq=False, repr=False)
 class SparseGPRegressor(FamilyRegressor):
     """Gaussian process regression with few inducing points.
 
-    `predict` returns the mean of the latent function, without noise. Counts are not standardised. Their latent function is the logarithm of their mean:
-    `predict` returns the mean e^f, `kernel` is for f, and `mean` is the prior mean count, 1 with standardize=False.
+    `predict` returns the mean of the latent function, without noise. For counts, the latent function f is the
+    logarithm of their mean, and `predict` returns e^f. Counts are not standardised.
 
     Parameters
     ----------
     kernel
-        "auto" (Matérn 3/2; RBF for functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
-        `stochgp.kernels`, including deep kernels.
+        A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
+        "matern52", "rational-quadratic", "linear". "auto": RBF for "svdgp" and "ivsgpr", else Matérn 3/2.
     learner
-        "auto": "svgp", for up to 1,000 rows "sgpr" with Gaussian noise and "vgp" with another likelihood; "svgp": mini-batches; "sgpr": the collapsed bound of
-        all rows by L-BFGS; "vgp": the bound of any likelihood at the best q(f) of all rows, by L-BFGS;
-        "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror ascent; or a learner of `stochgp.learners`. Functions of the last two names
-        grow from the rows, so that they can learn from a stream. With Gaussian noise each `fit` ends with the optimal q(f).
+        "svgp": mini-batches. "sgpr": the collapsed bound of all rows, with L-BFGS. "vgp": the bound for any
+        likelihood at the optimal q(f) of all rows, with L-BFGS. "svdgp": many functions for the mean and few
+        for the covariance. "ivsgpr": mirror ascent. "auto": "svgp", but for at most 1,000 rows "sgpr" with
+        Gaussian noise and "vgp" with other likelihoods. Or a learner of `stochgp.learners`. "svdgp" and
+        "ivsgpr" add functions at new rows and can learn from a stream (`partial_fit`).
     n_inducing : int
-        Inducing points; all rows if there are fewer.
+        Number of inducing points; all rows if there are fewer.
     n_inducing_mean
-        Points of the mean. For "svgp" and "sgpr" with constant Gaussian noise: None = 4,096, 2,048 or 1,024, as time and memory allow, first the inducing
-        points and then random rows; a number = that many; 0 = the inducing points. The mean is then solved in closed form, with the covariance of the inducing
-        points (docs/methods/sparse.md). For "svdgp": functions of the mean; None = 8 per function of the covariance.
+        Number of points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the mean is solved in
+        closed form (docs/methods/sparse.md) at the inducing points and random rows. 0: at the inducing points
+        only. None: up to 4,096, as rows and memory allow; for "svdgp" 8 per function of the covariance.
     likelihood
-        "auto" (constant Gaussian noise, unless leave-one-out errors clearly favour another distribution: see docs/methods/row_noise.md), "gaussian",
-        "student-t"; for counts "poisson" and "negative-binomial"; or an object of
-        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp" or "vgp". `likelihoods.Warped(likelihood, transform)`: the real
-        targets are transformed, and results are in their original units.
+        "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
+        better (docs/methods/row_noise.md). Also "gaussian", "student-t", and for counts "poisson" and
+        "negative-binomial"; or an object of `stochgp.likelihoods`. Likelihoods other than Gaussian noise need
+        "svgp" or "vgp". `likelihoods.Warped(likelihood, transform)` transforms the targets.
     {shared}
 
     Attributes
@@ -105,7 +106,8 @@ class SparseGPRegressor(FamilyRegressor):
     kernel_, likelihood_
         The learned kernel, for the model's inputs, and the learned likelihood.
     noise_variance_, elbo_
-        In units of the original targets: Gaussian or Student-t noise; a lower bound of the log marginal likelihood per datum.
+        The variance of Gaussian or Student-t noise, and a lower bound of the log marginal likelihood per row.
+        Both in target units.
     {fitted}
 
     Examples
@@ -138,12 +140,12 @@ class SparseGPRegressor(FamilyRegressor):
     ) -> "SparseGPRegressor":
         """Learn q(u), inducing points and hyperparameters from rows X [N, D] and targets y [N].
 
-        Raises as `KernelGPRegressor.fit`, which describes the parameters.
+        Raises the same errors as `KernelGPRegressor.fit`.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`. Files are read block by block, so that memory does not grow with the rows.
+            See `KernelGPRegressor.fit`. Files are read in blocks, with constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             given = resolve_likelihood(self._likelihood, SPARSE)
@@ -167,15 +169,15 @@ class SparseGPRegressor(FamilyRegressor):
 
     @available_if(lambda self: self._grows)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
-        """Learn from the next rows of a stream, "svdgp" and "ivsgpr" only; the first call is `fit`.
+        """Learn from the next rows of a stream, with "svdgp" or "ivsgpr"; the first call is `fit`.
 
-        Each further call takes the `epochs` of the learner over its rows (None = 4) with the functions, the optimiser's state and the learning rate so far, and with all
-        rows so far as the N of the bound. Functions grow from the rows while there is room, hyperparameters keep adapting, and memory stays constant.
-        Predictions then use q after the steps, not the optimum of a `fit`, and there is no `elbo_`, as earlier rows are gone. `n_rows_` counts all rows, and
-        `history_` covers this call.
+        Each further call makes `epochs` passes over its rows (4 if the learner has no `epochs`). It continues
+        with the functions, the optimiser and the learning rate of the previous call, and adds functions until
+        their number is `n_inducing`. Memory stays constant. q(f) is the result of the steps, not an optimum,
+        so `elbo_` is not available. `n_rows_` counts all rows; `history_` covers this call.
 
-        Warns (ConvergenceWarning) about rows that are on average far from the first ones, and about rows that the previous model predicts worse than a
-        constant, or with too small a variance. Raises ValueError or TypeError as `fit`.
+        Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
+        predicts them badly. Raises the same errors as `fit`.
         """
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)
@@ -191,12 +193,12 @@ class SparseGPRegressor(FamilyRegressor):
 
     @property
     def elbo_(self) -> float:
-        """A lower bound of the log marginal likelihood per datum, in target units."""
+        """A lower bound of the log marginal likelihood per row, in target units."""
         return bound_of(self)
 
     @property
     def likelihood_(self) -> AbstractLikelihood:
-        """The learned likelihood of the standardised targets, or of counts as they are."""
+        """The learned likelihood of the standardised targets, or of the counts."""
         check_is_fitted(self)
         found = self._fitted.observation.likelihood
         return found.likelihood if isinstance(found, Shifted) else found
@@ -214,10 +216,10 @@ class SparseGPRegressor(FamilyRegressor):
         learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN), n_latent)
         if self.n_inducing_mean is not None and isinstance(learner, IVSGPR):
             raise ValueError(
-                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has one set of functions: leave it None"
+                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has the same functions for mean and covariance: set it to None"
             )
         if self.n_inducing_mean == 0 and self._grows:
-            raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
+            raise ValueError("n_inducing_mean is 0, but 'svdgp' needs at least one function for the mean")
         context.record("learner", type(learner).__name__, why)
         return learner
 
@@ -247,13 +249,13 @@ class SparseGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """Return the error distribution; "auto" compares on leave-one-out errors."""
+        """Return the error distribution; "auto" compares leave-one-out errors."""
         if self._likelihood != AUTO:
             return None
         if isinstance(posterior.process, DecoupledProcess):
-            why = "there was no time for functions whose optimum says how rows are predicted without them"
+            why = "there was no time to compute leave-one-out errors"
         elif data.rows.group is not None:
-            why = "whole groups do not say how rows are predicted without them"
+            why = "rows have groups, so leave-one-out errors of single rows do not apply"
         else:
             found = error_distribution(AUTO, posterior, gp, data, context)
             vars(posterior).pop("solved", None)
@@ -263,7 +265,7 @@ class SparseGPRegressor(FamilyRegressor):
 
 
 def _with_noise_of(posterior: VariationalPosterior, likelihood: Any) -> AbstractLikelihood:
-    """Return the likelihood with the noise of a decoupled mean."""
+    """Return the likelihood with the noise variance of the posterior's decoupled mean."""
     if posterior.noise is None:
         return likelihood
     level = revalued(likelihood.noise.level, posterior.noise)
@@ -277,30 +279,32 @@ def _growing(
     likelihood: AbstractLikelihood,
     context: FitContext,
 ) -> SparseGP:
-    """Return the prior with room for functions, no more than rows."""
+    """Return the prior with space for functions, at most one per row."""
     dtype, N, D = np.dtype(estimator.dtype), data.n_rows, data.n_inputs
     kernel = resolve_kernel(estimator, "rbf", D, data.spread)
     n, asked = min(int(estimator.n_inducing), N), estimator.n_inducing_mean
-    context.record("n_inducing", n, "functions that grow from the rows, until there are so many")
+    context.record(
+        "n_inducing", n, "the largest number of functions; rows are added as functions during learning"
+    )
     if isinstance(learner, IVSGPR):
         q = Decoupled.of(n, None, D, dtype=dtype)
     else:
         n_mean = min(int(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked), N)
-        why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
-        context.record("n_inducing_mean", n_mean, f"{why}; no more than rows")
+        why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} per function of the covariance"
+        context.record("n_inducing_mean", n_mean, f"{why}; at most one per row")
         q = Decoupled.of(n_mean, n, D, dtype=dtype)
     return cast(SparseGP(kernel, q, likelihood), dtype)
 
 
 def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """Return the optimal q(f) of the learned functions, by a pass over all rows.
+    """Return the optimal q(f) of the learned functions, from a pass over all rows.
 
-    They become inducing points of the covariance, and of the mean if that has its own. Without time for the pass, q(f) stays as learned.
+    The functions become inducing points. Without time for the pass, q(f) is unchanged.
     """
     functions: Any = gp.approximation
     points = lambda part: np.asarray(part.points)[: int(part.used)]
     if int(functions.beta.used) == 0:
-        context.record("q", LATE, "no step was taken: it is the prior")
+        context.record("q", LATE, "no step was taken, so q(f) is the prior")
         return VariationalPosterior.of(gp, data.n_inputs)
     shared = SparseGP(gp.kernel, InducingPoints.of(points(functions.beta)), gp.likelihood)
     posterior = variational_posterior(shared, data, context)
@@ -312,7 +316,7 @@ def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) ->
 
 
 def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitContext) -> BatchState:
-    """Return the learner's state, with which `partial_fit` continues; a new one if no step was taken."""
+    """Return the learner's state for `partial_fit`; a new state if no step was taken."""
     if learned.state is not None:
         return learned.state
     source = data.source(False)
@@ -323,7 +327,7 @@ def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitCon
 def _continue(estimator: Any, rows: Data, context: FitContext) -> None:
     """Take steps on the rows and set the fitted attributes."""
     before, (state, losses) = estimator._fitted.with_rows(rows), _learned(estimator, rows)
-    context.record("q", "as learned", "a stream keeps no rows whose optimum could be found")
+    context.record("q", "as learned", "earlier rows of a stream are not stored, so their optimum is unknown")
     context.record("ended", PLANNED, "a stream has no planned end")
     observation = dataclasses.replace(before.observation, likelihood=likelihood_of(state.gp), inflation=None)
     posterior, s = VariationalPosterior.of(state.gp, rows.X.shape[1]), before.target_scale
@@ -339,7 +343,7 @@ def _continue(estimator: Any, rows: Data, context: FitContext) -> None:
 
 
 def _learned(estimator: Any, rows: Data) -> tuple[BatchState, list[tuple[int, float]]]:
-    """Return the learner's state after passes over the rows, and the mean losses after numbers of steps."""
+    """Return the state after passes over the rows, and the mean losses by step."""
     fitted, learner = estimator._fitted, typing.cast(AbstractGrowing, sparse_learner(estimator, 0, False)[0])
     learner = dataclasses.replace(learner, epochs=PASSES if learner.epochs is None else learner.epochs)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}

@@ -1,4 +1,4 @@
-"""Starting kernels, noise and likelihoods of the families, from their settings."""
+"""Initial kernels, noise and likelihoods from the settings of an estimator."""
 
 import dataclasses
 import math
@@ -33,12 +33,12 @@ from stochgp.tables.molecules import Inputs
 
 AUTO = "auto"
 KERNEL, FEATURE, SPARSE = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
-START_NOISE = 0.1  # of the targets' mean square
-LEAST_NOISE = 1e-10  # of the same, of kernel GPs: they can interpolate, and few rows are solved in float64
-START_DF, START_SHAPE = 4.0, 10.0  # Student-t; negative binomial
+START_NOISE = 0.1  # initial noise variance, as a share of the targets' mean square
+LEAST_NOISE = 1e-10  # lower bound of the noise of kernel GPs, as a share of the same
+START_DF, START_SHAPE = 4.0, 10.0  # of the Student-t and of the negative binomial
 COUNT_VARIANCE = 1.0  # starting variance of kernels for the logarithm of a rate
-LEAST_COUNT = 0.5  # lower bound of the sum of counts
-# Lengthscale of dates, in their standard deviations, if rows are scored one by one: from √D, rows an hour apart are never found to be alike.
+LEAST_COUNT = 0.5  # lower bound of the sum of counts, if all are 0
+# Initial lengthscale of dates, in standard deviations, if rows are scored one by one.
 NEAR_IN_TIME = 0.05
 
 KINDS: dict[str, type[AbstractLikelihood]] = {
@@ -50,16 +50,13 @@ KINDS: dict[str, type[AbstractLikelihood]] = {
 
 
 def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
-    """Return the setting `likelihood=` as a name or a likelihood.
-
-    Raises ValueError or TypeError, naming the family that accepts it.
-    """
+    """Return `likelihood` as a name or an object. Raises if the family does not accept it."""
     names = (AUTO, *KINDS) if family == SPARSE else (AUTO, GAUSSIAN, STUDENT)
-    if isinstance(value, str) and value == SCALED:  # an earlier fit chose it
+    if isinstance(value, str) and value == SCALED:  # chosen by an earlier fit
         return value
     if isinstance(value, str):
         if value in KINDS and value not in names:
-            raise ValueError(f"likelihood {value!r} is of {SPARSE}; {family} has {quoted(names)}")
+            raise ValueError(f"only {SPARSE} accepts likelihood={value!r}; {family} accepts {quoted(names)}")
         value = lookup(value, {name: name for name in names}, "likelihood")
         if isinstance(value, str):
             return value
@@ -68,12 +65,14 @@ def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
     )
     if isinstance(value, Gaussian | StudentT) or (is_general and family == SPARSE):
         if family != SPARSE and (df := fixed_df(value)) is not None and df <= 2:
-            raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
+            raise ValueError(
+                f"df is {df:g}, but must be above 2, so that observations have a standard deviation"
+            )
         return value
     values = "" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise) as "
-    others = f": {SPARSE} takes it" if is_general else ""
+    others = f": only {SPARSE} accepts it" if is_general else ""
     if isinstance(value, Bernoulli | Softmax):
-        others = ": classes are for SparseGPClassifier"
+        others = ": for classes, use SparseGPClassifier"
     raise TypeError(
         f"likelihood must be one of {quoted(names)}, {values}a value of stochgp.likelihoods, or a Warped of one, not {value!r}{others}"
     )
@@ -88,13 +87,13 @@ def name_of(likelihood: str | AbstractLikelihood) -> str:
 
 
 def is_of_counts(likelihood: str | AbstractLikelihood) -> bool:
-    """Return True if a resolved likelihood takes counts."""
+    """Return True if a resolved likelihood is for counts."""
     kind = KINDS.get(likelihood, Gaussian) if isinstance(likelihood, str) else likelihood
     return kind.is_of_counts
 
 
 def fixed_df(likelihood: Any) -> float | None:
-    """Return degrees of freedom that are given and not learned."""
+    """Return the degrees of freedom if they are fixed, else None."""
     is_fixed = isinstance(likelihood, StudentT) and isinstance(likelihood.df, Frozen)
     return float(likelihood.df) if is_fixed else None
 
@@ -102,10 +101,7 @@ def fixed_df(likelihood: Any) -> float | None:
 def start_noise(
     likelihood: str | AbstractLikelihood, family: str, spread: float, dtype: str
 ) -> AbstractNoise:
-    """Return the likelihood's noise, or a tenth of `spread`, learned; `spread` is the targets' mean square.
-
-    Raises ValueError for a variance that the dtype cannot hold.
-    """
+    """Return the likelihood's noise, or constant noise of a tenth of `spread` (mean square)."""
     own = getattr(likelihood, "noise", None)
     if own is None:
         lower = LEAST_NOISE if family == KERNEL else NOISE_FLOOR
@@ -118,15 +114,12 @@ def start_noise(
 def started_sparse(
     estimator: Any, learner: AbstractLearner | None, data: TrainingData
 ) -> tuple[AbstractLikelihood, float]:
-    """Return a sparse regressor's starting likelihood, and the starting variance of kernels.
-
-    Raises ValueError if a learner other than SVGP and VGP has a likelihood that does not start with Gaussian noise.
-    """
+    """Return the initial likelihood and kernel variance. Raises if the learner cannot use it."""
     found = resolve_likelihood(estimator._likelihood, SPARSE)
     if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP | VGP):
         kind = KINDS[found] if isinstance(found, str) else type(found)
         raise ValueError(
-            f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: learner='svgp' or 'vgp' takes any"
+            f"{type(learner).__name__} needs Gaussian noise, but the likelihood is {kind.__name__}; learner='svgp' and 'vgp' accept any likelihood"
         )
     counts = is_of_counts(found)
     spread = 1.0 if counts else data.spread
@@ -139,21 +132,18 @@ def started_sparse(
 
 
 def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
-    """Return log `mean`, the log average count, or 0. Raises ValueError for a mean ≤ 0."""
+    """Return log `mean`, the log average count, or 0. Raises for a mean ≤ 0."""
     mean, weights = estimator.mean, data.rows.weights
     if mean is None:
         total = max(float(np.sum(weights * data.rows.y)), LEAST_COUNT)
         mean = total / float(weights.sum()) if estimator.standardize else 1.0
     if not mean > 0:
-        raise ValueError(f"mean is {mean!r}; that of counts must be positive")
+        raise ValueError(f"the mean of counts must be positive, but mean is {mean!r}")
     return math.log(mean)
 
 
 def near_in_time(kernel: Any, encoder: Any, n_rows: int, group: Any) -> Any:
-    """Return the kernel with lengthscales of NEAR_IN_TIME for days of dates, if it has ARD.
-
-    Only for more than 3,000 rows without groups: they are scored one by one.
-    """
+    """Return the kernel with short lengthscales for dates, if many rows have no groups."""
     is_scored_by_row = group is None and n_rows > FULL_BATCH_ROWS
     if not is_scored_by_row or not isinstance(encoder, TableEncoder):
         return kernel
@@ -169,7 +159,7 @@ def near_in_time(kernel: Any, encoder: Any, n_rows: int, group: Any) -> Any:
 
 
 def inputs_of(kernel: Any) -> Inputs:
-    """Return fingerprints as inputs if only Tanimoto kernels of all columns use them."""
+    """Return FINGERPRINTS if the kernel consists of Tanimoto kernels of all columns."""
     if isinstance(kernel, str):
         return Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
     if not _has_tanimoto(kernel):

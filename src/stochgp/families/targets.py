@@ -1,4 +1,4 @@
-"""Targets of regressors: their transform and a fitted prior mean."""
+"""Transforms of targets, and fitted prior means."""
 
 import dataclasses
 import math
@@ -28,19 +28,19 @@ from stochgp.parameters import Positive
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import QUARTILE, AbstractTransform, Log, anchored
 
-CANDIDATES = ("sinh-arcsinh",)  # candidates of "auto"
-POSITIVE_CANDIDATES = ("log",)  # further candidates if all targets are positive
+CANDIDATES = ("sinh-arcsinh",)  # that "auto" compares
+POSITIVE_CANDIDATES = ("log",)  # compared too if all targets are positive
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
-PENALTY = 10.0  # nats per row and squared excess of log T'
-SPREAD = 1.0  # of the prior on the logarithms of θ
-DIFFERENCE = 1e-5  # of numeric derivatives by γ
-MAX_LENGTHS = 20  # inputs up to which each has its own lengthscale
+PENALTY = 10.0  # of the squared excess of log T' over its bound
+SPREAD = 1.0  # standard deviation of the prior on log θ
+DIFFERENCE = 1e-5  # step of numeric derivatives by γ
+MAX_LENGTHS = 20  # up to this many inputs, each has its own lengthscale
 
 
 def target_transform(likelihood: Any) -> AbstractTransform | str | None:
-    """Return the transform of a Warped likelihood, "auto" for one to choose, and None for another likelihood."""
+    """Return the transform of a Warped likelihood, or None."""
     T = likelihood.transform if isinstance(likelihood, Warped) else None
     return TRANSFORMS[COUNT] if isinstance(T, str) and T == COUNT else T
 
@@ -48,7 +48,7 @@ def target_transform(likelihood: Any) -> AbstractTransform | str | None:
 def standardised(
     rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
-    """Return the data, standardised as set; less a fitted mean if `mean` is its name."""
+    """Return the data, standardised if set, minus a fitted mean if `mean` is a name."""
     settings = bool(estimator.standardize), estimator.dtype
     if not isinstance(mean, str):
         return TrainingData.of(rows, settings[0], mean, settings[1], leaves_inputs)
@@ -58,7 +58,7 @@ def standardised(
     values = found(rows.X) if isinstance(found, LinearMean) else values
     rest = dataclasses.replace(rows, y=rows.y - values)
     data = TrainingData.of(rest, settings[0], None, settings[1], leaves_inputs)
-    context.record("mean", mean, f"{share:.0%} of the variance of the targets is that of {found.described}")
+    context.record("mean", mean, f"{found.described} explains {share:.0%} of the variance of the targets")
     return dataclasses.replace(data, mean_function=found, mean_values=values)
 
 
@@ -69,10 +69,7 @@ def transformed(
     leaves_inputs: bool,
     context: FitContext,
 ) -> TrainingData:
-    """Return the data with transformed targets. A numeric `mean` is in original units.
-
-    Raises ValueError, naming a target, for targets that the transform does not take.
-    """
+    """Return the data with transformed targets; a numeric `mean` is in original units."""
     if estimator._target == COUNT:
         refuse_no_counts(rows.y)
     mean = estimator.mean
@@ -90,7 +87,7 @@ def transformed(
 
 
 def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
-    """Return the data of files with their transform T = log(y + c): mean log T' is −mean T."""
+    """Return the data of files with the transform log(y + c) of their targets."""
     T = found.transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_rows.mean[-1]
@@ -101,13 +98,13 @@ def transformed_files(data: TrainingData, found: FileSource, context: FitContext
 def _fitted_transform(
     wanted: AbstractTransform | str, rows: Data, plain: TrainingData, context: FitContext
 ) -> AbstractTransform | None:
-    """Return the fitted transform; None if "auto" finds no clear gain on held-out rows."""
+    """Return the fitted transform, or None if "auto" prefers none."""
     chooses = isinstance(wanted, str)
     if isinstance(wanted, AbstractTransform):
         wanted.check(rows.y)
     if plain.leaves_inputs and not isinstance(wanted, Log):
         raise ValueError(
-            "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
+            "the Tanimoto kernel accepts only the transforms 'log' and 'count', which have no parameters to learn"
         )
     T: Any = wanted
     why = f"{AS_ASKED}; it has no parameters to learn"
@@ -120,7 +117,7 @@ def _fitted_transform(
         T, found = fit_transforms(tried, plain.X.astype(np.float64), rows.y, **options)
         T, why = (
             None if chooses and found.name is None else T,
-            f"by rows that none was fitted to: {found.why}",
+            f"from rows that were not used to fit the transforms: {found.why}",
         )
     context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
     return T
@@ -137,12 +134,13 @@ def fit_transforms(
 ) -> tuple[AbstractTransform, Preference]:
     """Return the fitted preferred transform, or else the first, and the preference.
 
-    On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
+    On at most 300 random rows, the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with
+    noise minimise, with a weak prior on θ,
 
-        −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
+        −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i).
 
-    with a weak prior of θ. log T' is held below log 50 (in units of the targets' spread), since it is unbounded at repeated targets. A transform
-    is preferred according to the ρ-weighted mean of log p(y) over other rows (`choosing.prefer`); no group is on both sides.
+    A penalty keeps log T' below log 50, in units of the spread of the targets, because it has no bound at
+    repeated targets. `choosing.prefer` compares the mean of log p(y) over other rows, in whole groups.
     """
     fit, held = _sides(len(y), seed, group)
     count = np.ones(len(y)) if weight is None else weight
@@ -155,7 +153,7 @@ def fit_transforms(
     tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
     fitted = {name: T for name, (T, _) in tried.items()}
     if len(held) < 2:
-        return next(iter(fitted.values())), Preference(None, {}, "there are too few")
+        return next(iter(fitted.values())), Preference(None, {}, "there are too few rows")
     cell = clusters(X[held], None if group is None else group[held])
     scores = {name: score for name, (_, score) in tried.items()}
     found = prefer(scored(None)[1], scores, cell, count[held])
@@ -163,7 +161,7 @@ def fit_transforms(
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit to and the rows to compare on, as whole groups."""
+    """Return the rows to fit and the rows to compare on, in whole groups."""
     generator = np.random.default_rng(seed)
     if group is None:
         order = generator.permutation(n)
@@ -178,7 +176,7 @@ def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.
 def _fitted(
     transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, count: np.ndarray, all_y: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """Return the transform and θ, log lengthscales, variance and noise, at the minimum."""
+    """Return the fitted transform and θ: log lengthscales, log variance and log noise."""
     D = X.shape[1]
     n_lengths = D if D <= MAX_LENGTHS else 1
     spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
@@ -193,12 +191,12 @@ def _fitted(
                 z, others = _outward(transform, gamma, y, count, log_unit)
                 value, by_theta, by_z = _loss(theta, z, X, count, start)
                 by_gamma = []
-                for step in DIFFERENCE * np.eye(len(gamma)):  # two numbers at most
+                for step in DIFFERENCE * np.eye(len(gamma)):  # γ has at most two numbers
                     ends = [_outward(transform, gamma + move, y, count, log_unit) for move in (step, -step)]
                     by_gamma.append(
                         (by_z @ (ends[0][0] - ends[1][0]) + ends[0][1] - ends[1][1]) / 2 / DIFFERENCE
                     )
-        except ValueError:  # there is no factor
+        except ValueError:  # A has no Cholesky factor
             value, others = math.inf, 0.0
         if not math.isfinite(value + others):
             return 1e10, np.zeros_like(vector)
@@ -218,7 +216,7 @@ def _at(transform: AbstractTransform, gamma: np.ndarray) -> AbstractTransform:
 def _outward(
     transform: AbstractTransform | None, gamma: np.ndarray, y: np.ndarray, count: np.ndarray, log_unit: float
 ) -> tuple[np.ndarray, float]:
-    """Return z = T(y), and the loss terms beside the density of z."""
+    """Return z = T(y), and the loss terms other than the density of z."""
     if transform is None:
         return y, 0.0
     T = _at(transform, gamma)
@@ -230,7 +228,7 @@ def _outward(
 def _loss(
     theta: np.ndarray, z: np.ndarray, X: np.ndarray, count: np.ndarray, start: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return −log density of Σρ observations z, N(μ, K_θ + diag(σ²/ρ)), plus prior, and slopes by θ, z."""
+    """Return −log N(z; μ, K_θ + diag(σ²/ρ)) with the prior, and its gradients by θ and z."""
     gp, (factor, mean, _), n = _model(theta), _factored(theta, X, z, count), count.sum()
     at, noise = Data(X, z - mean, count), np.exp(theta[-1]) / count
     value, alpha = kernel.value_and_weights(factor, at, noise)
@@ -246,7 +244,7 @@ def _model(theta: np.ndarray) -> KernelGP:
 
 
 def _factored(theta: np.ndarray, X: np.ndarray, z: np.ndarray, count: np.ndarray) -> tuple[Factor, Any, Any]:
-    """Return L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, and L⁻¹(z − μ)."""
+    """Return the factor L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, and L⁻¹(z − μ)."""
     factor = kernel.factorised(_model(theta).kernel, X, np.exp(theta[-1]) / count)
     ones, of_z = factor.half(np.column_stack([np.ones_like(z), z])).T
     mean = (ones @ of_z) / (ones @ ones)
@@ -257,7 +255,7 @@ def _held_out(
     found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, count: np.ndarray,
     X_new: np.ndarray, y_new: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Return log p(y_i) of each new row given the others, in the units of y."""
+    """Return log p(y) of each new row given the other rows, in the units of y."""
     T, theta = found
     of = T or (lambda y: y)
     factor, mean, half = _factored(theta, X, of(y), count)

@@ -1,7 +1,4 @@
-"""Shared starts and posteriors of the sparse regressor and classifier.
-
-With Gaussian noise the mean is solved at many more points than were learned, if time and memory allow.
-"""
+"""Initial models and posteriors of the sparse regressor and classifier."""
 
 import dataclasses
 import typing
@@ -39,18 +36,18 @@ from stochgp.variational import (
 )
 from stochgp.variational.decoupled import BLOCK
 
-LATE = "as it was"  # q(u), if there is no time for the pass
-COMPILING_PASS = 1.5  # seconds of its programs
-CLOSING_JITTER = 1e-8  # of k(Z, Z), when q(u) is computed in float64
+LATE = "as it was"  # choice for q(u) if there is no time for a pass
+COMPILING_PASS = 1.5  # seconds to compile a pass
+CLOSING_JITTER = 1e-8  # jitter of k(Z, Z) in float64
 
 NAME = "n_inducing_mean"
-AS_LEARNED = "the functions that were learned for it; the mean is the best one of all rows"
-SIZES = (4096, 2048, 1024)  # points, the first number that time and memory allow
-MAX_PRODUCTS = 2e11  # rows times squared points: about 8 s, a sixth of the learning time
-# Of the learned noise, which includes errors of few points: on kin40k a quarter of it made RMSE .131 for .143.
+AS_LEARNED = "the learned functions of the mean, with optimal weights for all rows"
+SIZES = (4096, 2048, 1024)  # points of the mean; the first that rows and memory allow
+MAX_PRODUCTS = 2e11  # rows times squared points
+# Shares of the learned noise variance, which also includes errors due to few points.
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
-ROWS = 2048  # left-out rows for this choice
-LEAST = 1e-3  # minimum share of the learned noise
+ROWS = 2048  # left-out rows that choose the share
+LEAST = 1e-3  # smallest share of the learned noise variance
 
 
 def start(
@@ -69,14 +66,12 @@ def start(
     points = choose_points(data.X, n, key=context.start_key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
     few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
-    context.record(
-        "n_inducing", n, f"{few}; they start at the centres of clusters of the rows, and are learned"
-    )
+    context.record("n_inducing", n, f"{few}; their initial values are centres of clusters of the rows")
     return cast(SparseGP(kernel, approximation, likelihood), dtype)
 
 
 def resolve_kernel(estimator: Any, usual: str, n_inputs: int, variance: float) -> kernels.AbstractKernel:
-    """Return the estimator's kernel, for "auto" the usual one."""
+    """Return the kernel of the estimator; "auto" is the kernel `usual`."""
     is_auto = isinstance(estimator.kernel, str) and estimator.kernel == "auto"
     given, dtype = usual if is_auto else estimator.kernel, np.dtype(estimator.dtype)
     return kernels.resolve(given, n_inputs, variance=variance, dtype=dtype)
@@ -86,15 +81,15 @@ def refuse_fingerprints(estimator: Any) -> None:
     """Raise ValueError for the Tanimoto kernel."""
     if inputs_of(estimator.kernel) is not Inputs.NUMBERS:
         raise ValueError(
-            "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
+            "the Tanimoto kernel needs fingerprints, but inducing points are not fingerprints; use KernelGPRegressor or FeatureGPRegressor"
         )
 
 
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
     """Return q(f), and record the bound of all rows.
 
-    With Gaussian noise q(u) is the optimum of all rows, which mini-batches only approach. Without time for a pass over the rows, q(u) stays as learned, and
-    the bound is unknown.
+    With Gaussian noise, q(u) is the optimum of all rows. Without time for a pass over the rows, q(u) is as
+    learned, and the bound is unknown.
     """
     is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
     try:
@@ -103,26 +98,26 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
         if is_sample:
-            why = f"of {data.n_all}: q(u) is that of a uniform sample"
+            why = f"of {data.n_all}; q(u) is from a uniform sample"
             context.record("closing_rows", data.n_rows, why)
         context.end(RESULTS.time_limit, "q(u) stays as it was learned")
         return VariationalPosterior.of(gp, data.n_inputs)
     if is_gaussian:
         n = gp.approximation.n_inducing
-        why = f"of all rows in closed form, for the {n} inducing points that were learned"
+        why = f"computed in closed form from all rows, for {n} learned inducing points"
         context.record("q", "optimal", why)
     else:
-        context.record("q", "learned", "only Gaussian noise has an optimum in closed form")
+        context.record("q", "learned", "the optimum has a closed form only for Gaussian noise")
     if is_sample:
-        why = f"of {data.n_all}; the rest was learned from a uniform sample of {data.n_rows}, the bound is of all rows"
+        why = f"of {data.n_all}; other parameters were learned from a uniform sample of {data.n_rows}; the bound uses all rows"
         context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, why)
-    # Nats per row in target units, of all rows, in float64.
+    # The bound per row of all rows, in target units.
     context.report["elbo"] = bound - float(np.log(data.scale)) + data.log_slope
     return VariationalPosterior.of(gp, data.n_inputs)
 
 
 def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
-    """Return the likelihood with parameters in float64, as in q(f)."""
+    """Return the likelihood with parameters in float64."""
     with jax.enable_x64(True):
         return cast(gp.likelihood, np.float64)
 
@@ -131,12 +126,14 @@ def bound_of(estimator: Any) -> float:
     """Return `elbo_`. Raises AttributeError if there was no fit, or a limit ended it early."""
     found = vars(estimator).get("fit_report_", {}).get("elbo")
     if found is None:
-        raise AttributeError("elbo_ is there after a fit that no limit ended early")
+        raise AttributeError(
+            "elbo_ is not available: the model is not fitted, or a limit ended the fit early"
+        )
     return found
 
 
 def _closed(gp: SparseGP, source: Source) -> tuple[SparseGP, float]:
-    """Return the model with the optimal q(u) of a pass, and its bound per row."""
+    """Return the model with the optimal q(u) from a pass, and its bound per row."""
     if not isinstance(gp.likelihood, Gaussian):
         return gp, agreed(bound_of_all(gp, source))
     wide = cast(gp, np.float64)
@@ -155,7 +152,7 @@ def with_decoupled_mean(
     context: FitContext,
     points: Float[np.ndarray, "P D"] | None = None,
 ) -> VariationalPosterior:
-    """Return the posterior with a mean from `points`, or from `asked` points (None: by size)."""
+    """Return the posterior with a mean at `points`, or at `asked` points (None: automatic)."""
     base, made = typing.cast(InducingProcess, posterior.process), typing.cast(Any, None)
     if points is None:
         size, why = _size(gp, asked, data, context)
@@ -163,7 +160,7 @@ def with_decoupled_mean(
     else:
         points, size, why = np.asarray(points, np.float64), len(points), AS_LEARNED
         if _peak_bytes(size) > context.budget.free():
-            size, why = 0, "there is no memory for the mean of the functions that were learned for it"
+            size, why = 0, "there is no memory for the learned functions of the mean"
     if size > 0:
         try:
             with jax.enable_x64(True):
@@ -177,39 +174,37 @@ def with_decoupled_mean(
     share, found, noise = made
     room = padded_size(
         len(points)
-    )  # few sizes, with weights of 0: models of similar sizes share their programs
+    )  # filled with weights of 0: models of similar size share compiled programs
     with jax.enable_x64(True):
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
         process = DecoupledMean(*vars(base).values(), *map(on_device, parts))
     wide = dataclasses.replace(posterior, process=process)
-    vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; not saved
+    vars(wide)["solved"] = found  # for the error distribution; not saved
     context.record(NAME, size, why)
-    context.report["mean_noise"] = (
-        share  # of the learned noise variance, with the lowest error of left-out rows
-    )
+    context.report["mean_noise"] = share  # of the learned noise variance
     return wide
 
 
 def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitContext) -> tuple[int, str]:
-    """Return the number of points, 0 for the inducing points alone, and the reason."""
+    """Return the number of points of the mean, 0 for the inducing points, and the reason."""
     M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
         return 0, AS_ASKED
     if not (isinstance(gp.likelihood, Gaussian) and isinstance(gp.likelihood.noise, ConstantNoise)):
-        return 0, "only constant Gaussian noise has a mean in closed form"
+        return 0, "the mean has a closed form only for constant Gaussian noise"
     if asked is not None:
         size = min(asked, N)
         context.budget.require(_peak_bytes(size), f"a mean from {size} points")
-        return (size, AS_ASKED) if size > M else (0, f"{size} points are no more than the inducing ones")
+        return (size, AS_ASKED) if size > M else (0, f"{size} points are not more than the inducing points")
     for size in (min(size, N) for size in SIZES):
         enough = size >= min(2 * M, N) and size > M
         if enough and data.n_all * size**2 <= MAX_PRODUCTS and _peak_bytes(size) < context.budget.free():
-            return size, "as many as rows and memory allow: the inducing points and random rows"
-    return 0, "no more points than the inducing ones: rows are few or very many, or memory is short"
+            return size, "the inducing points and random rows, as many as rows and memory allow"
+    return 0, "only the inducing points: there are few rows, very many rows, or little memory"
 
 
 def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:
-    """Return `size` points: the given ones and random rows other than `some_rows`."""
+    """Return `size` points: the given points and random rows other than `some_rows`."""
     if size == 0:
         return points
     order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
@@ -223,7 +218,7 @@ def _peak_bytes(size: int) -> int:
 def _solved(
     equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
 ) -> tuple[float, NormalEquations, float] | str:
-    """Return noise share, solution and observation noise, or the reason to keep the base mean."""
+    """Return noise share, solution and noise, or the reason to keep the base mean."""
     learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
@@ -239,7 +234,7 @@ def _solved(
         best = square, share, found
     assert best is not None
     if best[0] >= before:
-        return f"left-out rows err by {best[0] ** 0.5:.3g} for {before**0.5:.3g} of the inducing points, standardised"
+        return f"the error of left-out rows is {best[0] ** 0.5:.3g}, and {before**0.5:.3g} with the inducing points only (standardised RMSE)"
     return best[1], best[2], min(max(best[0] - _mean_of(variance, weight), LEAST * learned), learned)
 
 

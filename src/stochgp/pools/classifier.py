@@ -1,4 +1,4 @@
-"""`GPClassifier`: sparse GP classifiers with a smooth, a rough and a linear kernel, pooled."""
+"""`GPClassifier`, a pool of sparse GPs with a smooth, a rough and a linear kernel."""
 
 import os
 import typing
@@ -50,36 +50,43 @@ from stochgp.pools.weights import (
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
 
-# Divisors of the steps of a member that learns again from more than MAX_FEW_ROWS rows, from the learned kernel, and from another fold, from the same start.
+# A refit takes 1/4 of the steps with more than MAX_FEW_ROWS rows, and 1/2 on another fold.
 SHORTER, SHORTER_FOLDS = 4, 2
 
 
 @dataclass(eq=False, repr=False)
 class GPClassifier(PosteriorClassifier, PoolEstimator):
-    """Gaussian process classification for any table: classifiers with a smooth, a rough and a linear kernel, mixed according to how they predict held-out rows.
+    """Gaussian process classification for any table, with a mixture of several models.
 
-    With 100 to 5,000 rows a fifth is held out, up to 1,000 one fifth after the other; else as by `GPRegressor`. With fewer than 100 rows the smooth kernel is alone.
-    P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T). The weights maximise the mean of log P(y) over the held-out rows at T = 1; then T does
-    (`distributions.TemperatureScaling`). If the pool is not clearly better than its best member, that member predicts alone. Members then learn again from all
-    rows, if there is time: with more than 5,000 rows from the learned kernel, in a quarter of the steps. The learning rate is that of the first fold.
+    The members of the pool are classifiers with a smooth, a rough and a linear kernel. With at most 5,000
+    rows a fifth of the rows is held out (with at most 1,000, each fifth in turn), with more rows as in
+    `GPRegressor`. The prediction is P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T). The weights w_k maximise
+    the mean of log P(y) over the held-out rows with T = 1, and then T maximises it
+    (`distributions.TemperatureScaling`). If the pool is not clearly better than its best member, only this
+    member is used. If there is time, the members then learn again from all rows. With fewer than 100 rows,
+    the only member has the smooth kernel.
 
     Parameters
     ----------
     ensemble : bool
-        False: the one member that predicts held-out rows best.
+        False: use only the member that predicts held-out rows best.
     members
-        "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2), "linear" (Bayesian regression on the inputs and a constant); or {name: estimator}.
+        "auto", a list of names, or {name: estimator}. Names are "smooth" (RBF), "rough" (Matérn 1/2) and
+        "linear" (Bayesian regression on the inputs and a constant).
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
-        As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
+        See `KernelGPRegressor`. The members share `time_limit`.
 
     Attributes
     ----------
     classes_
-        Sorted.
+        The sorted labels.
     scores_ : dict
-        Mean of −log P(y) and accuracy of each member that was tried, on held-out rows, and its seconds.
-    estimators_, weights_, plan_, fit_report_, n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
-        As of `GPRegressor`.
+        Log loss and accuracy of each member on held-out rows, and the seconds of its fit.
+    estimators_, weights_, plan_, fit_report_, n_rows_, n_iter_, converged_, history_, fit_seconds_,
+    target_name_
+        See `GPRegressor`.
+    n_features_in_, feature_names_in_
+        See `GPRegressor`.
 
     Examples
     --------
@@ -107,14 +114,15 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "GPClassifier":
-        """Fit the members and their weights; as `GPRegressor.fit`.
+        """Fit the members and their weights, like `GPRegressor.fit`.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and if no member can be fitted within `memory_limit`.
+        Raises ValueError or TypeError for data or settings that cannot be used, or if no member fits into
+        memory.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            As of `GPRegressor.fit`; y are labels of classes.
+            See `GPRegressor.fit`; y are class labels.
         """
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
@@ -152,13 +160,13 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
             return self._store(members, weights, scores, n_rows, y, encoder, context)
 
     def _labelled(self, rows: Data) -> Data:
-        """Return the rows with labels in place of the numbers of classes."""
+        """Return the rows with labels in place of class numbers."""
         return replace(rows, y=self.classes_[rows.y.astype(np.int64)])
 
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
     ) -> HeldOutPredictions:
-        """Return predictions of held-out rows: with few rows those of every fold, while there is time."""
+        """Return predictions of held-out rows; with few rows of all folds, if time allows."""
         where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
         predicted = lambda members, i: [
             member._fitted.distribution(rows.X[i]).log_probabilities for member in members
@@ -179,7 +187,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         distributions = [Categorical(logs) for logs in np.concatenate(log_p, axis=1)]
         log_density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
         weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
-        nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
+        nothing = np.zeros(len(held))  # classes have no means: only log probabilities count
         means = np.zeros_like(log_density)
         return HeldOutPredictions(
             list(members), held, distributions, means, log_density, weight, cluster, nothing
@@ -188,9 +196,10 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False
     ) -> dict[str, Any]:
-        """Return the settings with which a member learns again; none for members that a user gave.
+        """Return the settings of a refit; none for the user's own members.
 
-        Mini-batches take this share of the steps at the same rate, from the learned kernel if the member `goes_on`. A learner of all rows keeps its kernel.
+        Mini-batches take 1/`share` of the steps at the same learning rate. They start at the learned kernel
+        if `goes_on`. A learner of all rows keeps its kernel.
         """
         if isinstance(self.members, Mapping):
             return {}
@@ -204,11 +213,11 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _refit(
         self, members: dict[str, Any], rows: Data, scores: dict[str, dict[str, float]], context: FitContext
     ) -> dict[str, Any]:
-        """Return the members, learned again from all rows, if that takes no longer than the time that is left."""
+        """Return the members after refits on all rows, if there is enough time."""
         goes_on = len(rows) > MAX_FEW_ROWS and not isinstance(self.members, Mapping)
         seconds = 1.5 * sum(scores[name]["seconds"] for name in members) / (SHORTER if goes_on else 1)
         if seconds > (0.0 if context.is_interrupted else deadline.left()):
-            context.record("refit", False, "there was no time to learn again from all rows")
+            context.record("refit", False, "there was no time to refit the members on all rows")
             return members
         again, haste = {}, deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):
@@ -217,7 +226,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
                     settings = self._settings_again(member, SHORTER if goes_on else 1, goes_on)
                     found = learned_again(member, self._labelled(rows), **settings)
                 except MemoryLimitError as refusal:
-                    why = f"from {name!r} on, members have not learned from held-out rows: {refusal}"
+                    why = f"{name!r} and later members were not refitted on all rows: {refusal}"
                     context.record("refit", False, why)
                     break
                 again[name] = found.set_params(kernel=member.kernel, learner=member.learner)

@@ -1,4 +1,4 @@
-"""Rows that the members of a pool do not learn from: at random, in blocks of time, or in folds of all classes."""
+"""Divisions of the rows of pools: held-out rows, blocks of time, and folds."""
 
 import numpy as np
 from jaxtyping import Int
@@ -8,21 +8,21 @@ from stochgp.data.rows import Data
 from stochgp.numerics import clustered
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
-MAX_FEW_ROWS = 5_000  # of classes: the first of five folds is held out
-# The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
+MAX_FEW_ROWS = 5_000  # up to this many rows, classifiers hold out the first of five folds
+# Share, largest number and smallest number (or a quarter) of held-out rows.
 SHARE, MOST, LEAST = 0.1, 2_000, 800
-MAX_SHARE_OF_GROUPS = 0.6  # of the rows, in groups that are held out
-MIN_SINGLES = 400  # beside blocks of time, or a quarter: 100 rows show the coverage of 95 % intervals to 2 %
-# The share of the last rows, and of blocks before them, in tables with a time. With 5 % of each the pool did worse on the last fifth of five sets out of six.
+MAX_SHARE_OF_GROUPS = 0.6  # largest share of rows in held-out groups
+MIN_SINGLES = 400  # smallest number of single rows in addition to blocks, or a quarter
+# Share of the last rows, and of earlier blocks, if rows have times.
 LAST, BEFORE = 0.15, 0.05
 
 LEARNED, SINGLE, BLOCK, UNSCORED = range(4)
 Roles = Int[np.ndarray, " N"]
-"""Members learn from a row; or it is held out by itself or with its group; with its block of time; or so without a score."""
+"""LEARNED: members learn from the row; else held out, as a single row or group, or in a block of time."""
 
 
 def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> Roles:
-    """Hold out a tenth of the rows, or another share; of groups whole ones, of at most 60 % of the rows."""
+    """Hold out a share of the rows, in whole groups with at most 60 % of the rows."""
     N = len(rows)
     if rows.group is None:
         n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
@@ -38,15 +38,15 @@ def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -
 
 
 def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> Roles:
-    """Hold out the last blocks of time with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows too.
+    """Hold out the last blocks of time (15 % of the rows) and other blocks (5 %).
 
-    Groups are the blocks, in their order. At most 2,000 rows of blocks are scored.
+    Groups are the blocks, in order. With `singles`, 5 % of the other rows are held out too.
     """
     N, group = len(rows), np.asarray(rows.group)
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
     order = generator.permutation(before)
-    order = order[sizes[order] <= 2 * BEFORE * N]  # not what few large blocks are the most of
+    order = order[sizes[order] <= 2 * BEFORE * N]  # no very large blocks
     earlier = order[: min(clustered.reaching(sizes[order], BEFORE * N), before // 2)]
     blocks = np.isin(number, np.concatenate([earlier, np.arange(before, len(labels))]))
     scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
@@ -56,11 +56,11 @@ def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) 
 
 
 def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
-    """Return folds that are alike in the classes `rows.y`, with whole groups; None if no class or too few groups are in all.
+    """Return folds with similar frequencies of the classes `rows.y`, in whole groups.
 
-    Classes of fewer rows than folds are divided as if they were of the largest class.
+    Return None if no class, or too few groups, can be in all folds. Rare classes count as the largest class.
     """
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to load
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
 
     classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
     group = None if rows.group is None else clustered.divisible(rows.group)
@@ -77,7 +77,7 @@ def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.nd
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:
-    """Return roles and folds: with few rows none is held out, with up to 5,000 the first of five folds is."""
+    """Return roles and folds; up to 5,000 rows, the first of five folds is held out."""
     generator, fold, role = np.random.default_rng(context.seed("division")), None, np.zeros(len(rows), int)
     if in_time or len(rows) > MAX_FEW_ROWS:
         if len(rows) >= MIN_ROWS_HELD_OUT:
@@ -89,6 +89,6 @@ def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Role
 
 
 def of_known_classes(rows: Data, role: Roles) -> Roles:
-    """Learn from rows of classes that are held out as a whole: a member knows the classes that it has seen."""
+    """Return roles in which rows of classes that members would not see are not held out."""
     number = rows.y.astype(np.int64)
     return np.where(np.bincount(number, role == LEARNED)[number] == 0, LEARNED, role)

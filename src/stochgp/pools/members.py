@@ -1,4 +1,4 @@
-"""Members of pools: functions of the rows that return an estimator with its defaults for them; how members are fitted, and refitted."""
+"""Members of pools: their defaults, fits and refits."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +32,24 @@ from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
 from stochgp.warning import silent
 
-BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
+BY_BLOCKS = "_by_blocks"  # suffix of names of members that are scored on blocks of time
 Member = Callable[[Data, Any], Any]  # (rows, memory limit) → estimator
 
-# Beyond so many rows the kernel GP of a pool predicts from near rows: with 33,000 to 36,000 rows in a quarter of the seconds, at a loss of 0.01 to 0.08 nats.
+# With more rows, the kernel GP of a pool predicts from near rows, which is faster.
 MAX_GLOBAL_ROWS = 20_000
-N_FACTORS = 2  # of the covariance matrix, before and after the held-out rows have joined
+N_FACTORS = 2  # of the covariance matrix, before and after the update with held-out rows
 
 N_INDUCING = 256
-# Inducing points and steps of a classifier up to so many rows. With 256 and 2,048, digits (1,438 rows) took 41 s instead of 17, at a log loss of .078 instead of .080.
+# Inducing points and learner of a classifier up to a number of rows, for speed.
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
-SHARE_AFTER_FITS = 0.35  # of a time limit: for comparing members and joining the held-out rows
-SECONDS = 1.0  # for each member; with less no further member is fitted
-N_PARTS_AFTER = 2  # of a fit, each about as long as that of a member: weights, and refits to all rows
+SHARE_AFTER_FITS = 0.35  # share of a time limit to compare members and to update them
+SECONDS = 1.0  # per member; with less time, no further member is fitted
+N_PARTS_AFTER = 2  # parts of a fit after the members: weights, and refits
 FITTED = ("_fitted", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
 def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
-    """Return a kernel GP, whose inputs may be rotated where rows have neither groups nor an order in time."""
+    """Return a kernel GP, which may rotate its inputs if rows have no groups or times."""
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
@@ -59,7 +59,7 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
-    """Return a member with this kernel, by name or made when it is needed; with few rows an inducing point at each, or fewer points and steps."""
+    """Return a function for a classifier with this kernel, smaller if there are few rows."""
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
@@ -84,7 +84,7 @@ REGRESSORS: Mapping[str, Member] = {
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),
     "rough": classifier("matern12"),
-    # Of the standardised inputs: the sum of a few of them has the prior variance of the other members.
+    # With a few standardised inputs, the prior variance is that of the other members.
     "linear": classifier(lambda: Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4),
 }
 
@@ -97,7 +97,7 @@ def named_members(
     memory_limit: Any,
     kind: type,
 ) -> dict[str, Any]:
-    """Return the estimators of the setting `members`: of `names` for "auto", of other names, or clones of estimators of this `kind`."""
+    """Return the estimators of the setting `members`; clones if they are estimators."""
     if isinstance(members, Mapping):
         for name, member in members.items():
             if not isinstance(member, kind):
@@ -112,14 +112,14 @@ def named_members(
 
 
 def seconds_for_members(pool: Any) -> float:
-    """Seconds of the time limit that are left for fits of members."""
+    """Return the seconds of the time limit that remain for fits of members."""
     return deadline.left() - SHARE_AFTER_FITS * (pool.time_limit or 0.0)
 
 
 def set_member(
     pool: Any, name: str, member: Any, n_left: int, settings: Mapping[str, Any], context: FitContext
 ) -> None:
-    """Give the member the settings of the pool, and its share of the time; settings of the user's own members stay."""
+    """Set the pool's settings and a share of the time, except for the user's own settings."""
     left = None if pool.time_limit is None else max(seconds_for_members(pool), 0.1) / n_left
     shared = {name: getattr(pool, name) for name in ("dtype", "memory_limit", "verbose", "devices")}
     shared |= {
@@ -142,30 +142,28 @@ def fit_members(
     context: FitContext,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the candidates that could be fitted to these rows, in their order. Raises the last error if there is none.
-
-    Linear regression is first, for a short time limit; then the kernel GP of blocks of time.
-    """
+    """Return the members that could be fitted. Raises the last error if there is none."""
     fitted, seconds, error = {}, [], ValueError("members names no estimator")
     is_quick = {name: getattr(member, "features", None) == "linear" for name, member in candidates.items()}
     first = next(iter(candidates))
+    # With a short time limit, linear regression is available first.
     order = sorted(candidates, key=lambda name: (not is_quick[name], name != first + BY_BLOCKS))
     for k, name in enumerate(order):
         n_left = len(order) - k
         member: Any = candidates[name]
         is_late = seconds_for_members(pool) < max([*seconds, SECONDS * n_left])
         if is_late and not all(is_quick[other] for other in fitted):
-            context.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
+            context.end(RESULTS.time_limit, f"there was no time to fit {', '.join(order[k:])}")
             break
         context.bar.part(f"member {name!r} ({k + 1} of {len(order)})", k, len(order) + N_PARTS_AFTER)
         context.bar.show("begins")
         set_member(pool, name, member, n_left, settings, context)
         vars(member)["_checks_targets"] = False
         if isinstance(candidates[name], GPEstimator):
-            vars(member)["_encoder_of_pool"] = encoder  # for warnings and for dates
+            vars(member)["_encoder_of_pool"] = encoder  # to warn, and to find dates
         groups = rows.group if takes_groups(name, candidates) else None
         try:
-            # The first member warns of the rows; the others would repeat it.
+            # The first member warns about the rows; the other members would repeat this.
             with (
                 context.interruptible(f"the fit of {name!r}"),
                 contextlib.nullcontext() if name == first else silent(),
@@ -175,7 +173,7 @@ def fit_members(
                 seconds.append(member.fit_seconds_)
                 raise_interrupt_of(member)
             vars(member).pop("_encoder_of_pool", None)
-            release()  # what compiling has left behind
+            release()  # memory of the compiler
         except ValueError as refused:
             if len(candidates) == 1 or isinstance(refused, CheckpointError):
                 raise
@@ -189,34 +187,34 @@ def fit_members(
 
 
 def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
-    """Return the members but for those that a limit ended before their first step, unless all were."""
+    """Return the members without those that ended early before their first step."""
     ends = {name: member.plan_["ended"] for name, member in members.items() if member.n_iter_ == 0}
     idle = [name for name, end in ends.items() if end["choice"] != PLANNED]
     if len(idle) == len(members):
         return members
     for name in idle:
-        context.leave_out(name, f"it has taken no step: {ends[name]['why']}")
+        context.leave_out(name, f"no step was taken: {ends[name]['why']}")
     return {name: member for name, member in members.items() if name not in idle}
 
 
 def takes_groups(name: str, names: Any) -> bool:
-    """Return False for a member that is scored on single rows beside others that are scored on blocks."""
+    """Return False for the member that is scored on single rows, unlike the others."""
     return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
 
 
 def raise_interrupt_of(member: Any) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C ended the fit of this member, which reports it in `plan_` alone."""
+    """Raise KeyboardInterrupt if Ctrl-C ended the fit of this member."""
     if member.plan_["ended"]["choice"] == RESULTS.interrupted.name:
         raise KeyboardInterrupt
 
 
 def has_trees(member: Any) -> bool:
-    """Return True if its prior mean is a sum of trees."""
+    """Return True if the prior mean of a member is a sum of trees."""
     return getattr(member, "mean", None) == TREES
 
 
 def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
-    """Fit a member with the same settings but for these, and the kind of error distribution that it chose, to these rows."""
+    """Fit a member to these rows with its settings and its kind of error distribution."""
     again: Any = clone(member)
     vars(again).update({key: settings.pop(key) for key in list(settings) if key.startswith("_")})
     again.set_params(time_limit=None, **settings)
@@ -229,9 +227,9 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 
 
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
-    """Return the kernel GP at its hyperparameters, given these rows and standardised by them."""
+    """Return the kernel GP with its hyperparameters, given and standardised on these rows."""
     posterior: Any = member._fitted.posterior
-    # `noise_variance_` has the factor of the error distribution.
+    # `noise_variance_` includes the factor of the error distribution.
     noise = float(getattr(posterior, "base", posterior).noise.level)
     solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
     again = learned_again(
@@ -245,9 +243,9 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
 
 
 def refitted_on_all(member: Any, rows: Data, width: float) -> bool:
-    """Refit a member on all rows: a kernel GP at its hyperparameters, a network or trees learned again. Return True if it could be.
+    """Refit a member on all rows, and return True if this was possible.
 
-    Later rows have another mean and scale, and a network extrapolates badly: on the last fifth in time kernel GPs gained 0.28 nats on CO2, networks 4.
+    Kernel GPs keep their hyperparameters; networks and trees learn again.
     """
     is_kernel = isinstance(member, KernelGPRegressor)
     if not (is_kernel or is_network(getattr(member, "features", None)) or has_trees(member)):

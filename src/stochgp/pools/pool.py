@@ -1,4 +1,4 @@
-"""Several fitted members as one: mixtures of their predictions, row by row; what estimators with members share."""
+"""Mixtures of fitted models, and the base class of estimators with members."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ Draws = Float[np.ndarray, "N S"]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The interface of `Fitted` for several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
+    """A mixture of fitted models, with the interface of `Fitted`.
 
-    Each observation of a sampled function uses the same member as f at its row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
-    independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
-    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
-
-    Of classifiers of `n_classes` classes it has `distribution`, P(y = c) = Σ_k w_k P_k(y = c).
+    The latent function at x is that of member k with probability w_k(x), and members are independent. A
+    sampled function belongs, at x, to the first member whose cumulative weight exceeds u, with u uniform on
+    [0, 1]. Observations of a sampled function use the same member, or, if `pooling.is_joint` is False, one
+    that is drawn for each observation. All members have the same encoder. A pool of classifiers of
+    `n_classes` classes only has `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]
@@ -51,18 +51,18 @@ class Pool:
         return self.members[-1].seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """Return the bytes of one member after the other, and of the results of all."""
+        """Return the bytes of the largest member and of the results of all members."""
         each = [member.need_bytes(n_rows, **wanted) for member in self.members]
         held = 8 * n_rows * (n_rows if wanted.get("covariance") else max(2, self.n_classes))
         return max(each) + len(self.members) * held
 
     def mean(self, X: Inputs) -> PerRow:
-        """Σ_k w_k m_k, in target units."""
+        """Return Σ_k w_k m_k, in target units."""
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         return np.sum(self.pooling.weights(X) * means, axis=1)
 
     def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
-        """Return E f and the standard deviation of f, or of an observation by `distribution`."""
+        """Return the mean, and the standard deviation of f or of an observation."""
         if include_noise and (self.pooling.positive or self.pooling.calibration):
             return self.mean(X), self.distribution(X).std
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
@@ -76,9 +76,10 @@ class Pool:
         return mixed(self.pooling, [member.distribution(X) for member in self.members], X)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
+        """Return Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ.
 
-        If observations have members of their own, P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
+        P_kl(x, z) is the probability of member k at x and member l at z. If members are drawn for each
+        observation, P_kl = w_k w_lᵀ for different rows.
         """
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)
@@ -102,14 +103,14 @@ class Pool:
         return total
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "PooledDraws":
-        """Functions drawn from the pool, in the user's units."""
+        """Return functions drawn from the pool, in target units."""
         u = np.random.default_rng(seed_of(split(key, 1)[0])).uniform(size=n_samples)
         keys = (jax.random.fold_in(key, k) for k in range(len(self.members)))
         drawn = (m.sample_functions(n_samples, key=own) for m, own in zip(self.members, keys, strict=True))
         return PooledDraws(tuple(drawn), jnp.asarray(u, jnp.float32), self.pooling)
 
     def observed(self, functions: "PooledDraws", X: Inputs, *, key: PRNGKeyArray) -> Draws:
-        """Observations of these functions, with the noise of the member of each function, or of each observation."""
+        """Return observations of these functions, with the noise of their members."""
         keys = [jax.random.fold_in(key, k) for k in range(len(self.members) + 1)]
         each = zip(self.members, functions.parts, keys[:-1], strict=True)
         noisy = [member.observed(part, X, key=split_key(own)[1]) for member, part, own in each]
@@ -120,7 +121,7 @@ class Pool:
 
 
 class PooledDraws(eqx.Module):
-    """S functions drawn from a pool. JAX arrays are refused if weights depend on the row."""
+    """Functions drawn from a pool. They refuse JAX arrays if weights depend on the row."""
 
     parts: tuple[Any, ...]
     u: Float[Array, " S"]
@@ -139,7 +140,7 @@ class PooledDraws(eqx.Module):
             return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
         if self.pooling.by_row:
             raise ValueError(
-                "the weights of this pool depend on the row, and are found on the host: give a NumPy array"
+                "the weights of this pool depend on the row and need NumPy arrays; pass a NumPy array"
             )
         ends = np.cumsum(self.pooling.weights(np.empty((0, 0))))[:-1]
         member = jnp.sum(self.u[:, None] >= ends, axis=1)
@@ -150,7 +151,7 @@ class PooledDraws(eqx.Module):
         return self.selected(X, [part.at_numbers(X) for part in self.parts], self.u)
 
     def selected(self, X: np.ndarray, values: list[Draws], u: Any) -> np.ndarray:
-        """[N, S]: at each row and of each draw the value of its member, by u [S] or [N, S] on [0, 1]."""
+        """Return values [N, S] of the members that u, [S] or [N, S] on [0, 1], selects."""
         shape = values[0].shape
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
         which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
@@ -159,20 +160,20 @@ class PooledDraws(eqx.Module):
 
 @dataclass(eq=False, repr=False)
 class PoolEstimator(PosteriorEstimator):
-    """Several estimators and their weights; `time_limit` is shared by the members."""
+    """An estimator with several members, which share `time_limit`, and their weights."""
 
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
 
     def summary(self) -> str:
-        """Describe the pool in at most 20 lines: members with scores on held-out rows, weights and seconds, and notes.
+        """Describe the members in at most 20 lines, with scores, weights and seconds.
 
         `print(plan_)` shows all decisions, and `estimators_[name].summary()` describes one member.
         """
         lines = [
             f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {vars(self)['fit_seconds_']:.1f} s",
-            f"Data: {self.n_rows_} rows (equal ones counted once)",
-            "Members, by held-out rows:" if len(self.scores_) > 1 else "Member:",
+            f"Data: {self.n_rows_} rows (equal rows count once)",
+            "Members, scored on held-out rows:" if len(self.scores_) > 1 else "Member:",
         ]
         for name, scores in self.scores_.items():
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
@@ -196,7 +197,7 @@ class PoolEstimator(PosteriorEstimator):
         self._pooling = weights
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
         context.record("members", list(weights.names), weights.why)
-        context.record("weights", self.weights_, "mean over the held-out rows")
+        context.record("weights", self.weights_, "shares of the members in the mixture")
         self.plan_, self.fit_report_ = Decisions(context.plan_), context.report
         report_members(self)
         release()
@@ -213,10 +214,7 @@ class PoolEstimator(PosteriorEstimator):
         time_order: str,
         **kind: Any,
     ) -> tuple[Data, Any, Any]:
-        """Return rows in the user's units, the encoder of the table, and the classes of labels in files.
-
-        Files are read into memory, as `like` reads them. Raises MemoryLimitError if they do not fit.
-        """
+        """Return rows in the user's units, the encoder, and the classes of labels in files."""
         if not are_files(X):
             return *read_training_rows(
                 self, X, y, sample_weight, groups, context, time_order=time_order
@@ -227,14 +225,14 @@ class PoolEstimator(PosteriorEstimator):
         try:
             data, source = read_files(like, X, y, others, context, keeps_all=True, **kind)
         except MemoryLimitError as refusal:
-            raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files block by block") from None
+            raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files in blocks") from None
         for name in ("n_features_in_", "feature_names_in_"):
             setattr(self, name, getattr(like, name))
         return data.rows, data.encoder, source.labels
 
 
 def report_members(estimator: Any) -> None:
-    """Set the attributes that an estimator has from its members: how the fit ended, steps, history."""
+    """Set the attributes that summarise the members: end of the fit, steps and history."""
     members = estimator.estimators_.values()
     ends = [estimator.plan_["ended"]] if "ended" in estimator.plan_ else []
     ends += [member.plan_["ended"] for member in members]
@@ -246,7 +244,7 @@ def report_members(estimator: Any) -> None:
 
 
 def join_table(pool: Any, members: Mapping[str, Any], encoder: Any) -> None:
-    """Let the members, and their own members, take the tables that the pool takes."""
+    """Set the pool's encoder and the names of its inputs in all members."""
     for member in members.values():
         own = getattr(member, "estimators_", {})
         join_table(pool, own, encoder)

@@ -1,4 +1,4 @@
-"""`GPRegressor`: a kernel GP, linear regression and trees, pooled."""
+"""`GPRegressor`, a pool of a kernel GP, linear regression and trees."""
 
 import dataclasses
 import os
@@ -67,59 +67,63 @@ from stochgp.pools.weights import (
 )
 
 MEMBERS = ("kernel", "linear", "trees")
-MEMBERS_OF_FEW = ("kernel", "trees")  # below MIN_ROWS_HELD_OUT
-MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # scored on blocks
-FOLDED = {"kernel", "trees", "linear"}  # members that predict each fold from the others without another fit
-MIN_REFIT_SHARE = 0.12  # of the rows, held out, for which trees are learned again
+MEMBERS_OF_FEW = ("kernel", "trees")  # with fewer than MIN_ROWS_HELD_OUT rows
+MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # if the rows have times
+FOLDED = {"kernel", "trees", "linear"}  # members whose cross-validation needs no further fits
+MIN_REFIT_SHARE = 0.12  # share of held-out rows above which trees are refitted on all rows
 POINT_MASS = "point_mass"
 
 
 @dataclass(eq=False, repr=False)
 class GPRegressor(PosteriorRegressor, PoolEstimator):
-    """Gaussian process regression for any table: members of several families, mixed according to their predictions of held-out rows.
+    """Gaussian process regression for any table, with a mixture of several models.
 
-    A tenth of the rows, from 800 (at most a quarter) to 2,000, is held out (whole groups, if groups are given), and each member learns from the others. An observation is predicted
-    as p(y | x) = Σ_k w_k p_k(y | x). The weights maximise the mean of log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of
-    y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
-    again if these are more than 12 %. With 100 to 1,000 rows a kernel GP and trees learn from all rows, and each of five folds is predicted from the others; with fewer rows a kernel GP predicts alone.
+    The members of the pool are models of several families. A tenth of the rows is held out: at least 800 rows
+    or a quarter, at most 2,000, in whole groups. The members learn from the other rows. The prediction is p(y
+    | x) = Σ_k w_k p_k(y | x), with mean m. The weights w_k maximise the mean of log p(y) + log N(y | m, S)
+    over the held-out rows, where S is the mean square of y − m. If the pool is not clearly better than its
+    best member, only this member is used. The members are then updated with the held-out rows. With 100 to
+    1,000 rows, the members are compared by cross-validation. With fewer rows, the only member is a kernel GP.
 
-    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. Weights for rows
-    after the last time are those from blocks; other rows have weights from single rows.
+    If the rows have times, blocks of time and single rows are held out. Rows after the last training time
+    have the weights from blocks, and other rows have the weights from single rows.
 
     Parameters
     ----------
     ensemble : bool
-        False: the one member that predicts held-out rows best.
+        False: use only the member that predicts held-out rows best.
     members
-        "auto"; a list of names, "kernel", "kernel_and_line" (a kernel GP with a linear mean), "feature", "linear", "trees", "sparse"; or {name: estimator}.
+        "auto", a list of names, or {name: estimator}. Names are "kernel", "kernel_and_line" (a kernel GP with
+        a linear mean), "feature", "linear", "trees" and "sparse".
     likelihood
-        "auto", or another one that `KernelGPRegressor` takes.
+        "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
-        "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and predictions are whole numbers from 0 on. "auto": "count" for
-        small whole numbers, if trees predict held-out rows clearly better so; else "real". All members of skew targets from 0 on learn log(y + c),
-        c half of the least positive target, if trees predict held-out rows clearly better so (`plan_["transform"]`).
+        "positive": models log y, so predictions are positive. "count": models log(y + ½), and predictions are
+        whole numbers from 0. "auto": "count" for small whole numbers if this clearly improves predictions by
+        trees, else "real". Skewed targets from 0 may be modelled as log(y + c), see `plan_["transform"]`.
     point_mass : "auto", float or None
-        A frequent value of the targets, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`). "auto"
-        tries the value of a tenth of the targets, five times as frequent as any other; the model is kept if the CRPS of held-out rows is clearly lower.
+        A value that many targets have, such as 0 for rain or claims. A classifier learns its probability, and
+        a pool learns from the other rows (`HurdleRegressor`). "auto": a value of at least a tenth of the
+        targets, if this model clearly lowers the CRPS of held-out rows.
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
-        As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
+        See `KernelGPRegressor`. The members share `time_limit`.
 
     Attributes
     ----------
     estimators_ : dict
-        The members with weights, by name, which predict on their own too.
+        The fitted members with weights, by name.
     weights_ : dict
-        The mean weight of each over the held-out rows.
+        The weight of each member; if the rows have times, for rows up to the last training time.
     scores_ : dict
-        NLPD and RMSE of each member on held-out rows, in target units, and its seconds.
+        NLPD and RMSE of each member on held-out rows, in target units, and the seconds of its fit.
     target_
         "real", "positive" or "count".
     plan_
-        Decisions and reasons; those of a member are in `estimators_[name].plan_`.
+        Decisions and reasons. `estimators_[name].plan_` has the decisions of a member.
     fit_report_
-        Measured numbers: how many rows were held out, and factors of variances for later times.
+        Measured numbers, such as the number of held-out rows.
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
-        As of every estimator.
+        See `KernelGPRegressor`.
 
     Examples
     --------
@@ -146,7 +150,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     @property
     def _point_mass(self) -> float | None:
-        """The value of `point_mass=`, if it is a number: then there is nothing to compare."""
+        """The setting `point_mass` if it is a number, else None."""
         return None if self.point_mass is None or isinstance(self.point_mass, str) else float(self.point_mass)
 
     def fit(
@@ -161,15 +165,16 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     ) -> "GPRegressor":
         """Fit the members and their weights.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and if no member can be fitted within `memory_limit`.
-        Ctrl-C ends the fit with the members fitted so far. A second one, or one before there is a member, raises, and the pool stays as it was.
+        Raises ValueError or TypeError for data or settings that cannot be used, or if no member can be fitted
+        within `memory_limit`. Ctrl-C ends the fit with the members fitted so far. A second Ctrl-C, or one
+        before the first member is fitted, raises KeyboardInterrupt and leaves the pool unchanged.
 
         Parameters
         ----------
         X, y, sample_weight, groups, callback
-            As of every estimator (`KernelGPRegressor.fit`).
+            See `KernelGPRegressor.fit`.
         checkpoint
-            A file for each member, its name with the member's at the end. Without `random_state` the file of this name keeps the seed.
+            A path. Each member has a file with its name appended; this file stores the seed.
         """
         check_settings(self.get_params(deep=False), self._choices)
         own = self.likelihood
@@ -192,7 +197,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return self._store(members, weights, scores, n_rows, y, encoder, context)
 
     def _target_settings(self, rows: Data, in_time: bool, context: FitContext) -> dict[str, Any]:
-        """Set `target_`, and return the likelihood of all members, with one transform."""
+        """Set `target_`, and return the likelihood setting of all members."""
         self.target_ = REAL if self.target == AUTO else self.target
         is_auto = isinstance(self.likelihood, str) and self.likelihood == AUTO
         settings: dict[str, Any] = {} if is_auto else {"likelihood": self.likelihood}
@@ -200,19 +205,19 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         if is_default and self._point_mass is None:
             apart = rows.apart()
             self.target_ = choose_counts(apart, context)
-            # In tables with a time members of log(y + c) did worse: 10 % more RMSE on the last fifth of PM2.5, 0.2 nats on steel.
+            # If rows have times, log(y + c) is not tried: it made predictions of later rows worse.
             if self.target_ == REAL and not in_time and (T := choose_transform(apart, context)) is not None:
                 settings["likelihood"] = Warped(AUTO, T)
         if self.target_ == REAL:
             return settings
         if isinstance(self.likelihood, Warped):
             raise ValueError(
-                f"target={self.target!r} is a transform of its own: leave it, or the Warped likelihood, out"
+                f"target={self.target!r} already transforms the targets; use it without a Warped likelihood"
             )
         return {"likelihood": Warped(self.likelihood, "log" if self.target_ == "positive" else COUNT)}
 
     def _divide(self, rows: Data, in_time: bool, context: FitContext) -> tuple[Data, Roles, Roles | None]:
-        """Return the rows, their roles and their folds: with fewer than 100 rows none is held out; with 100 to 1,000 none, but there are folds if members can be given fewer rows later; else a part is held out, in blocks of time if groups are these."""
+        """Return the rows, their roles and, for cross-validation, their folds."""
         apart, generator = rows.apart(), np.random.default_rng(context.seed("division"))
         if self._point_mass is not None or len(apart) < MIN_ROWS_FOLDS:
             return apart, np.full(len(apart), LEARNED), None
@@ -226,7 +231,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return rows, np.full(len(rows), LEARNED), fold
 
     def _candidates(self, rows: Data, role: Roles, fold: Roles | None) -> dict[str, Any]:
-        """Return the members to fit. In tables with a time one is scored on single rows, the others on blocks."""
+        """Return the members to fit; with times, one member is scored on single rows."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         in_time = bool((role >= BLOCK).any())
@@ -245,11 +250,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return found
 
     def _hurdle(self, value: float, rows: Data) -> HurdleRegressor:
-        """Return a hurdle model, whose regressor is a pool with these settings. Raises ValueError for counts, whose models have zeros of their own."""
+        """Return a hurdle model with a pool of these settings. Raises ValueError for counts."""
         if self.target_ == COUNT:
-            raise ValueError("point_mass is for continuous targets: a model of counts has zeros of its own")
+            raise ValueError(
+                "point_mass cannot be used with counts, because a model of counts already gives each number a probability"
+            )
         others = rows.take(rows.y != value)
-        # Beside a point mass targets are continuous.
+        # Targets other than the point mass are continuous.
         target = self.target_ if len(others) and may_be_counts(others) else self.target
         regressor: Any = clone(self)
         regressor.set_params(point_mass=None, target=target)
@@ -299,7 +306,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         scores: dict[str, dict[str, float]],
         context: FitContext,
     ) -> None:
-        """Members take in the held-out rows; in tables with a time, and for trees, they are refitted on all rows."""
+        """Update the members with the held-out rows, or refit them on all rows."""
         held, widths = rows.take(role != LEARNED), context.report.get("widths", {})
         haste = deadline.within(0.0 if context.is_interrupted else None)
         with haste, context.interruptible("the refits"):

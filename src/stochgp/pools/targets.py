@@ -1,4 +1,4 @@
-"""Targets of pools: counts, real numbers under one transform, or one frequent value and the others."""
+"""Models of targets in pools: counts, transforms and hurdle models."""
 
 import contextlib
 import dataclasses
@@ -31,39 +31,36 @@ from stochgp.transforms import AbstractTransform, Log
 from stochgp.warning import silent
 
 REAL, COUNT = "real", "count"
-# Whole numbers of which most are small, and one frequent: for large ones a step of 1 matters little.
+# Median, share of the most frequent value, and number of values, of targets that may be counts.
 MAX_MEDIAN, MIN_SHARE, MIN_VALUES = 30, 0.02, 3
-MIN_GAIN_OF_COUNTS = 0.02  # of the CRPS: of marks from 1 to 5 counts had 1.1 % less
-TAILS = (0.1, 0.5, 0.9)  # quantiles, whose distances say which way targets are skew
-MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # nats a row; share
-MIN_ROWS, MAX_ROWS = 400, 2_000  # half of them are predicted
-# A value is tried that a tenth of the targets have, five times as many as have any other: the neighbours of a frequent count are frequent too.
+MIN_GAIN_OF_COUNTS = 0.02  # share of the CRPS
+TAILS = (0.1, 0.5, 0.9)  # quantiles that measure skewness
+MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # nats per row; share of rows
+MIN_ROWS, MAX_ROWS = 400, 2_000  # half of these rows are predicted
+# Smallest share of a point mass, also relative to the next value, and smallest number of other values.
 MIN_SHARE_OF_VALUE, MIN_RATIO, MIN_OTHERS = 0.1, 5.0, 20
-MIN_ROWS_OF_VALUE = 10  # and of others
-MIN_GAIN_OF_HURDLE = 0.01  # of the CRPS
+MIN_ROWS_OF_VALUE = 10  # rows with the value, and rows without it
+MIN_GAIN_OF_HURDLE = 0.01  # share of the CRPS
 
 
 def choose_counts(rows: Data, context: FitContext) -> str:
-    """Return "count" if trees of log(y + ½), rounded, have clearly lower CRPS than trees of y; else "real".
+    """Return "count" if trees of log(y + ½) predict clearly better than trees of y.
 
-    Counts have probabilities in place of a density, so the log score does not compare them with real targets. Half of at most 2,000 rows is predicted.
+    The score is the CRPS, because log scores cannot compare probabilities with densities.
     """
     if not may_be_counts(rows):
         return REAL
     if len(rows) < MIN_ROWS:
-        context.record("target", REAL, "rows are too few to compare models of counts and of real numbers")
+        context.record("target", REAL, "too few rows to compare models of counts and of real numbers")
         return REAL
     (real, count), held, cluster = _predicted(Log(0.5), rows, context.seed("counts"))
     found = prefer_by_crps(real, COUNT, Rounded(count), held, cluster, MIN_GAIN_OF_COUNTS)
-    context.record("target", found.name or REAL, f"trees: {found.why}")
+    context.record("target", found.name or REAL, f"according to trees: {found.why}")
     return found.name or REAL
 
 
 def choose_transform(rows: Data, context: FitContext) -> Log | None:
-    """Return log(y + c) for all members, if trees of it predict held-out rows clearly better, by at least 0.05 nats; c of `shift_of`.
-
-    Recorded if targets are skew. Half of at most 2,000 rows is predicted.
-    """
+    """Return log(y + c) if trees of it clearly predict held-out rows better, else None."""
     shift = shift_of(rows)
     if shift is None:
         return None
@@ -72,7 +69,7 @@ def choose_transform(rows: Data, context: FitContext) -> Log | None:
     base, rival = (found.logpdf(held.y) for found in each)
     found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
     what = None if found.name is None else f"log(y + {shift:.4g})"
-    context.record("transform", what, f"of the targets, for all members; trees: {found.why}")
+    context.record("transform", what, f"for all members, according to trees: {found.why}")
     return None if found.name is None else T
 
 
@@ -84,7 +81,7 @@ def prefer_by_crps(
     cluster: Int[np.ndarray, " R"],
     least: float,
 ) -> Preference:
-    """`prefer` by CRPS in units of the base's mean CRPS, for models of which one has probabilities and another a density."""
+    """Apply `prefer` to CRPS relative to the mean CRPS of the base."""
     of_base = base.crps(rows.y)
     unit = float(np.average(of_base, weights=rows.weights))
     scored = {name: -rival.crps(rows.y) / unit}
@@ -96,7 +93,7 @@ def prefer_by_crps(
 
 
 def may_be_counts(rows: Data) -> bool:
-    """Return True for whole numbers from 0 on, of several values, with a frequent one of a share of 2 %, and a median of at most 30."""
+    """Return True for small whole numbers from 0 with a frequent value."""
     y = rows.y
     if y.min() < 0 or np.median(y) > MAX_MEDIAN or np.any(y != np.floor(y)):
         return False
@@ -106,9 +103,10 @@ def may_be_counts(rows: Data) -> bool:
 
 
 def shift_of(rows: Data) -> float | None:
-    """c, half of the least positive target, if no target is negative, targets are skew, log(y + c) are less skew, and at most 1 % are 0; else None.
+    """Return c if log(y + c) may suit the targets, else None.
 
-    Many zeros lie far from the others in log(y + c), and make means as large as 39,000 targets (medical expenses).
+    c is half of the least positive target. No target may be negative, at most 1 % may be 0 (zeros would be
+    far from other values of log(y + c)), and log(y + c) must be less skewed than y.
     """
     y = rows.y
     if y.min() < 0 or np.average(y == 0, weights=rows.weights) > MAX_ZEROS:
@@ -118,7 +116,7 @@ def shift_of(rows: Data) -> float | None:
 
 
 def _skewness(y: Float[np.ndarray, " N"]) -> float:
-    """Return ((q₉₀ − q₅₀) − (q₅₀ − q₁₀))/(q₉₀ − q₁₀), from −1 to 1 (Kelly)."""
+    """Return Kelly's skewness ((q₉₀ − q₅₀) − (q₅₀ − q₁₀))/(q₉₀ − q₁₀), from −1 to 1."""
     low, middle, high = np.quantile(y, TAILS)
     return float((high + low - 2 * middle) / max(high - low, np.finfo(float).tiny))
 
@@ -126,9 +124,9 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 def _predicted(
     T: AbstractTransform, rows: Data, seed: int
 ) -> tuple[list[AbstractDistribution], Data, Int[np.ndarray, " R"]]:
-    """Predict half of at most 2,000 rows by trees of y and of T(y) on the other half.
+    """Predict half of the rows with trees of y and of T(y) that learn from the other half.
 
-    Returns N(m, S) of y and of T(y), the predicted rows, and their clusters. m is by boosting that ends when these rows no longer gain, S the mean square of errors.
+    Return N(m, S) for y and for T(y), the predicted rows and their clusters. S is the mean square of errors.
     """
     rows, each = rows.take(random_rows(len(rows), MAX_ROWS, seed)), list[AbstractDistribution]()
     is_new = held_out(rows, np.random.default_rng(seed), share=0.5) != LEARNED
@@ -146,7 +144,7 @@ def _predicted(
 
 
 def frequent(rows: Data) -> float | None:
-    """Return the value to be tried, if there is one."""
+    """Return the value to try as a point mass, or None."""
     values, number = np.unique(rows.y, return_inverse=True)
     if len(values) <= MIN_OTHERS:
         return None
@@ -159,10 +157,11 @@ def frequent(rows: Data) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Hurdle:
-    """y is `value` with probability π(x), else a draw of the regressor; a density is of targets recorded to `width`.
+    """The member of a hurdle model that is always `value`, and the weights of the model.
 
-    With a `classifier` it is the first member of a `Pool`, whose observations are the value, and the weights (π, 1 − π) of the pool, which each
-    observation follows by itself; with `n_samples` also functions that are the value everywhere.
+    y is `value` with probability π(x), from `classifier`, else a draw of the regressor. `width` is the
+    precision of recorded targets. With `n_samples`, it is also that number of functions that are always
+    `value`.
     """
 
     value: float
@@ -175,12 +174,12 @@ class Hurdle:
     calibration: ClassVar[None] = None
 
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
-        """Return (π, 1 − π), of the second and the first class."""
+        """Return (π, 1 − π), the probabilities of the second and of the first class."""
         assert self.classifier is not None
         return self.classifier.distribution(X).probabilities[:, ::-1]
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """Return the bytes of the probabilities of each row."""
+        """Return the bytes of the probabilities of rows."""
         assert self.classifier is not None
         return self.classifier.need_bytes(n_rows)
 
@@ -208,9 +207,10 @@ class Hurdle:
 
 @dataclass(eq=False, repr=False)
 class HurdleRegressor(PosteriorRegressor):
-    """p(y | x) = π(x) δ(y − value) + (1 − π(x)) p(y | x, y ≠ value), the first by `classifier`, the second by `regressor`, which learns from other rows.
+    """Hurdle model p(y | x) = π(x) δ(y − value) + (1 − π(x)) p(y | x, y ≠ value).
 
-    `estimators_` has both, "at_value" and "elsewhere". `fit` raises ValueError if fewer than 10 targets have the value, or fewer than 10 another one.
+    `classifier` learns π(x) from all rows; `regressor` learns from rows with other targets. In `estimators_`
+    they are "at_value" and "elsewhere". `fit` raises ValueError unless 10 targets are `value` and 10 are not.
     """
 
     value: float = 0.0
@@ -235,12 +235,12 @@ class HurdleRegressor(PosteriorRegressor):
         checkpoint: Any = None,
         callback: Any = None,
     ) -> "HurdleRegressor":
-        """Fit the classifier to all rows and the regressor to rows of other values.
+        """Fit the classifier to all rows and the regressor to rows with other targets.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            As of every estimator, in memory; inputs are numbers.
+            See `KernelGPRegressor.fit`; arrays of numbers.
         """
         with FitContext.open(self, checkpoint, callback) as context:
             rows = Data(X, y, sample_weight, groups)
@@ -249,7 +249,7 @@ class HurdleRegressor(PosteriorRegressor):
             others = rows.take(~at)
             if min(at.sum(), len(others)) < MIN_ROWS_OF_VALUE:
                 raise ValueError(
-                    f"point_mass is {self.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS_OF_VALUE} must have it, and {MIN_ROWS_OF_VALUE} another one"
+                    f"point_mass is {self.value:g}, which is the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS_OF_VALUE} rows must have this target, and {MIN_ROWS_OF_VALUE} another one"
                 )
             names = ("missing", "time_order", "memory_limit", "dtype", "verbose", "devices")
             shared = {name: getattr(self, name) for name in names}
@@ -261,7 +261,7 @@ class HurdleRegressor(PosteriorRegressor):
                 vars(members[name])["_checks_targets"] = False
                 members[name].set_params(random_state=context.seed(name), time_limit=time_limit, **shared)
                 members[name].fit(part.X, targets, part.weight, groups=part.group, **context.of_member(name))
-                if name == "at_value":  # without the regressor this is no model
+                if name == "at_value":  # there is no model without the regressor
                     raise_interrupt_of(members[name])
             share = float(np.average(at, weights=rows.weights))
             self.estimators_, self._pooling = members, hurdle
@@ -279,11 +279,11 @@ class HurdleRegressor(PosteriorRegressor):
 def unless_preferred(
     name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
 ) -> PoolWeights:
-    """Return the hurdle model alone, if its CRPS of held-out rows is clearly lower than that of the pool."""
+    """Return the hurdle model alone if its CRPS of held-out rows is clearly lower."""
     rival, rows = predictions.distributions[predictions.names.index(name)], predictions.rows
     pool = others.mixed(weights)
     found = prefer_by_crps(pool, name, rival, rows, predictions.cluster, MIN_GAIN_OF_HURDLE)
-    if not found.gains:  # one of the two has no finite scores
+    if not found.gains:  # a score is not finite
         return weights
     if found.name is None:
         return dataclasses.replace(weights, why=f"{weights.why}; {found.why}")
@@ -291,7 +291,7 @@ def unless_preferred(
 
 
 def update_member(member: Any, held: Data) -> None:
-    """Update the posterior with held-out rows, if family, time and memory allow it; in a hurdle model, its members elsewhere with rows of other values."""
+    """Update a posterior with held-out rows, if time and memory allow it."""
     if isinstance(member, HurdleRegressor):
         for part in member.estimators_["elsewhere"].estimators_.values():
             update_member(part, held.take(held.y != member.value))

@@ -1,4 +1,4 @@
-"""Held-out rows of a pool, their predictions by its members, and the weights that follow from them."""
+"""Predictions of held-out rows by the members of a pool, and the weights of the members."""
 
 import functools
 from collections.abc import Sequence
@@ -33,18 +33,19 @@ Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 Mask = Bool[np.ndarray, " N"]
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
-MAX_BELOW = 1e-3  # probability of numbers below 0, of positive targets
-MIN_WEIGHT = 0.03  # a member with less is left out
+MAX_BELOW = 1e-3  # probability below 0 of positive targets
+MIN_WEIGHT = 0.03  # a member with less weight is dropped
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
-MIN_END_WEIGHT = 1e-3  # before or after the last time, of a member that has a weight in the other case
-SURE = 1.0  # standard errors of the gain over the best member: with 2, used cars lost 17 % of CRPS
+MIN_END_WEIGHT = 1e-3  # smallest weight before and after the last time
+SURE = 1.0  # standard errors that the gain over the best member must exceed
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """The weights [K] of the named members; the mixture is truncated at 0 if `positive`, then calibrated.
+    """The weights [K] of the named members, and corrections of their mixture.
 
-    In a table with a time, the weights `later` hold for rows whose value in a column exceeds that of all training rows, `after` = (column, value).
+    The mixture is truncated at 0 if `positive`, then calibrated. If the rows have times, `later` are the
+    weights of rows with a value above `after` = (column, largest training value).
     """
 
     names: list[str]
@@ -54,7 +55,7 @@ class PoolWeights:
     calibration: PITRecalibration | TemperatureScaling | None = None
     later: Float[np.ndarray, " K"] | None = None
     after: tuple[int, float] = (0, np.inf)
-    is_joint: ClassVar[bool] = True  # one member generates the observations of all rows
+    is_joint: ClassVar[bool] = True  # all observations of a sampled function have the same member
 
     @property
     def by_row(self) -> bool:
@@ -62,7 +63,7 @@ class PoolWeights:
         return self.later is not None
 
     def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        """Return the weights of each row, or [K] of all rows."""
+        """Return the weights of each row, or weights [K] for all rows."""
         if self.later is None:
             return self.values
         column, last = self.after
@@ -78,30 +79,30 @@ def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPredictions:
-    """Predictions of held-out rows [R] by K members. Sums over a `cluster` of rows are taken as independent."""
+    """Predictions of held-out rows [R] by K members, in clusters of dependent rows."""
 
     names: list[str]
     rows: Data
     distributions: Sequence[AbstractDistribution]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
-    weight: PerRow  # for scores: in tables with a time single rows and blocks count alike
+    weight: PerRow  # for scores; single rows and blocks have the same sum
     cluster: Int[np.ndarray, " R"]
-    constant: PerRow  # the mean target of the rows that the members learned from
-    far: Mask | None = None  # in tables with a time, rows of held-out blocks
+    constant: PerRow  # mean target of the rows for learning
+    far: Mask | None = None  # rows of held-out blocks of time
 
     @property
     def y(self) -> PerRow:
         return self.rows.y
 
     def take(self, i: Any) -> "HeldOutPredictions":
-        """Return some of the rows, without distributions."""
+        """Return the predictions of some rows, without distributions."""
         names = "mean", "log_density", "weight", "cluster", "constant"
         arrays = {name: getattr(self, name)[i] for name in names}
         return replace(self, rows=self.rows.take(i), distributions=[], far=None, **arrays)
 
     def of(self, names: Sequence[str]) -> "HeldOutPredictions":
-        """Return some of the members."""
+        """Return the predictions of some members."""
         k = [self.names.index(name) for name in names]
         distributions = [self.distributions[j] for j in k] if self.distributions else []
         columns = {"mean": self.mean[:, k], "log_density": self.log_density[:, k]}
@@ -113,12 +114,12 @@ class HeldOutPredictions:
 
     @functools.cached_property
     def scores(self) -> dict[str, PerRow]:
-        """`pool_scores` of each member."""
+        """The `pool_scores` of each member."""
         each = zip(self.names, self.log_density.T, self.mean.T, strict=True)
         return {name: pool_scores(density, mean, self.y, self.weight) for name, density, mean in each}
 
     def informative(self) -> list[str]:
-        """Return the members whose means a constant does not clearly beat; all members if it beats each of them."""
+        """Return the members that a constant mean does not clearly beat, or all members."""
         of_mean = lambda mean: pool_scores(np.zeros(len(mean)), mean, self.y, self.weight)
         rival, each = {"a constant": of_mean(self.constant)}, zip(self.names, self.mean.T, strict=True)
         beaten = lambda mean: prefer(of_mean(mean), rival, self.cluster, self.weight).name is not None
@@ -141,7 +142,7 @@ def predict_held_out(
 
 
 def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None) -> HeldOutPredictions:
-    """Predict each held-out row by members that learned from others, or each fold from the other folds (`Fitted.fold_out`)."""
+    """Predict held-out rows, or each fold from the other folds."""
     is_scored = np.isin(role, (SINGLE, BLOCK))
     held, far = (rows, None) if fold is not None else (rows.take(is_scored), role[is_scored] == BLOCK)
     mean, distributions = np.empty((len(held), len(members))), []
@@ -160,7 +161,7 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
     weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
     if far is None or far.all() or not far.any():
         far = None
-    else:  # single rows and rows of blocks count alike
+    else:  # single rows and blocks have the same sum of weights
         totals = weight[~far].sum(), weight[far].sum()
         weight = weight / np.where(~far, *totals) * weight.sum() / 2
     return HeldOutPredictions(
@@ -169,13 +170,13 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
 
 
 def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:
-    """Return the groups of held-out rows, or clusters of near rows in the units of the first member."""
+    """Return the groups of held-out rows, or clusters of near rows."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
 
 
 def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, float]]) -> None:
-    """Add NLPD and RMSE of each member, in target units; of classes log loss and accuracy."""
+    """Add NLPD and RMSE of each member in target units; for classes, log loss and accuracy."""
     average = lambda values: float(np.average(values, weights=predictions.weight))
     for k, (name, found) in enumerate(zip(predictions.names, predictions.distributions, strict=True)):
         loss = -average(predictions.log_density[:, k])
@@ -188,10 +189,7 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """Leave out one of the kernel GPs with a constant and with a linear mean, the second unless held-out rows prefer it.
-
-    Both are there in tables with a time only. Also return the reason.
-    """
+    """Drop the kernel GP with a constant or with a linear mean; also return the reason."""
     plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
     if not {plain, line} <= set(predictions.names):
         return predictions, ""
@@ -205,10 +203,7 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
 def widen_for_later_times(
     members: dict[str, Any], predictions: HeldOutPredictions, context: FitContext
 ) -> HeldOutPredictions:
-    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; report the factors.
-
-    Errors of later rows keep one sign for a long time: without it 95 % intervals of CO2 hold .66 of the last fifth instead of .82.
-    """
+    """Increase variances of members on blocks of time if that improves their score."""
     far, factors = predictions.far, dict[str, float]()
     assert far is not None
     distributions, density = list(predictions.distributions), predictions.log_density.copy()
@@ -218,21 +213,21 @@ def widen_for_later_times(
         if factor > 1:
             members[name]._fitted = members[name]._fitted.widened(factor)
             distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
-            # Near rows are scored with the wider distributions; at far rows a member that was too narrow is not to gain.
+            # Blocks keep their old scores, so that a member does not gain because it was too narrow.
             density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
     context.report["widths"] = factors
     return replace(predictions, distributions=distributions, log_density=density)
 
 
 def best_width(found: AbstractDistribution, y: PerRow, i: Mask, weight: PerRow) -> float:
-    """Return the factor c from 1 to 41 with the highest mean of log p(m + (y − m)/√c) − ½ log c over rows `i`: errors are √c times as large."""
+    """Return the factor of variances, from 1 to 41, with the best score of rows `i`."""
     m = found.mean
     density = lambda c: found.logpdf(m + (y - m) / np.sqrt(c)) - np.log(c) / 2
     return max((1.1**k for k in range(40)), key=lambda c: np.average(density(c)[i], weights=weight[i]))
 
 
 def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = None) -> PoolWeights:
-    """Return the pool, or its best member: without `ensemble`, or if their distributions cannot be mixed."""
+    """Return the weights of the pool, or of its best member if it cannot be a mixture."""
     is_mixed = all(
         not d.is_discrete or isinstance(d, Categorical | Rounded) for d in predictions.distributions
     )
@@ -240,7 +235,11 @@ def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = N
         return stack(predictions) if rows is None else stack_by_time(predictions, rows)
     useful = predictions.of(predictions.informative())
     density = np.average(useful.log_density, axis=0, weights=useful.weight)
-    why = "counts are predicted by one member" if ensemble else "ensemble=False: the highest held-out density"
+    why = (
+        "distributions of counts cannot be mixed"
+        if ensemble
+        else "ensemble=False: the highest held-out density"
+    )
     return alone(useful.names[int(np.argmax(density))], why)
 
 
@@ -250,14 +249,15 @@ def alone(name: str, why: str) -> PoolWeights:
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
-    """Return the pool, if it predicts held-out rows better than its best member by one standard error (`prefer`); else that member.
+    """Return the weights of the mixture if it beats the best member, else this member.
 
-    The pool is scored half by half, with the weights of the other half. With fewer than 10 groups, which tell little of either, it is the pool. Members with less
-    than 3 % of the weight are left out, and members whose means are clearly worse than a constant.
+    The gain on held-out rows must exceed one standard error. Each half of the rows is scored with the weights
+    from the other half; with fewer than 10 groups, the mixture is used. Members with a weight below 3 %, or
+    with a mean that is clearly worse than a constant, are dropped.
     """
     useful = predictions.of(predictions.informative())
     useless = len(predictions.names) - len(useful.names)
-    note = f"; {useless} members predict worse than a constant" if useless else ""
+    note = f"; {useless} members with a mean worse than a constant are dropped" if useless else ""
     best = max(useful.names, key=lambda name: float(np.average(useful.scores[name], weights=useful.weight)))
     few = too_few(len(useful.y))
     if len(useful.names) == 1 or few:
@@ -267,7 +267,7 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     if why is None:
         rival = {"the pool": _half_by_half(useful)}
         found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
-        why = f"against {best!r}, {found.why}, densities and means together{note}"
+        why = f"compared with {best!r}, {found.why} in the sum of both scores{note}"
         if found.name is None:
             return alone(best, why)
     while True:
@@ -278,9 +278,9 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
 
 
 def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
-    """Return weights from held-out single rows, and from held-out blocks of time for rows after the last time.
+    """Return weights from single rows, and from blocks of time for rows after the last time.
 
-    If no column rises with the time, single rows and blocks count alike.
+    If no column increases with time, all held-out rows give the same weights.
     """
     order = np.argsort(rows.group, kind="stable")
     first = np.flatnonzero(np.diff(np.asarray(rows.group)[order], prepend=-1))
@@ -299,10 +299,7 @@ def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
 
 
 def pool_scores(log_density: PerRow, mean: PerRow, y: PerRow, weight: PerRow) -> PerRow:
-    """Return log p(y_i) + log N(y_i | m_i, S), S the mean square of y − m: their sum is that of log densities and −n log RMSE.
-
-    The log density alone would prefer a member for its tails that makes the mean worse.
-    """
+    """Return log p(y_i) + log N(y_i | m_i, S), where S is the mean square of y − m."""
     squares = (y - mean) ** 2
     S = max(float(np.average(squares, weights=weight)), 1e-300)
     return log_density - 0.5 * (np.log(2 * np.pi * S) + squares / S)
@@ -311,9 +308,9 @@ def pool_scores(log_density: PerRow, mean: PerRow, y: PerRow, weight: PerRow) ->
 def stacking_weights(
     log_density: Float[np.ndarray, "R K"], mean: Float[np.ndarray, "R K"], y: PerRow, weight: PerRow
 ) -> Float[np.ndarray, " K"]:
-    """Return the weights [K] of the highest mean of `pool_scores` of the mixture.
+    """Return the weights [K] with the highest mean of `pool_scores` of the mixture.
 
-    Stacking of predictive distributions (Yao et al. 2018), with a term for the mean.
+    This is stacking of predictive distributions (Yao et al. 2018) with a term for the mean.
     """
     K, share = mean.shape[1], weight / weight.sum()
     if K == 1:
@@ -339,7 +336,7 @@ def stacking_weights(
 
 
 def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
-    """Return `pool_scores` of the pool, each half of the clusters with the weights of the other."""
+    """Return `pool_scores` of the pool, with the weights from the other half of the clusters."""
     labels = np.random.default_rng(0).permutation(np.unique(predictions.cluster))
     first = np.isin(predictions.cluster, labels[: len(labels) // 2])
     log_density, mean = np.empty(len(first)), np.empty(len(first))
@@ -353,14 +350,14 @@ def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
 
 
 def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
-    """Truncate distributions of positive targets at 0 if the CRPS of held-out rows is not higher."""
+    """Truncate distributions of positive targets at 0 if the CRPS does not increase."""
     y, found = predictions.y, predictions.mixed(weights)
     if y.min() <= 0 or found.has_masses or not (found.cdf(0.0) > MAX_BELOW).any():
         return weights
     before, after = (
         float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
     )
-    why = f"all targets are positive: the CRPS of held-out rows is {after:.5g} with distributions cut at 0, {before:.5g} without"
+    why = f"all targets are positive: the CRPS of held-out rows is {after:.5g} with truncation at 0 and {before:.5g} without"
     context.record("positive", after <= before, why)
     return replace(weights, positive=after <= before)
 
@@ -368,24 +365,24 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
 def calibrated(
     weights: PoolWeights, predictions: HeldOutPredictions, kind: Any, context: FitContext
 ) -> PoolWeights:
-    """Calibrate probabilities by held-out rows, if these clearly gain.
+    """Calibrate the distributions with held-out rows, if this clearly improves the score.
 
-    `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010; not of probabilities with masses) or `TemperatureScaling`.
+    `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `TemperatureScaling`.
     """
     made, rows, found = None, predictions.rows, predictions.mixed(weights)
-    if rows.group is not None:  # a random row of each group, the first of exponential waiting times of rate ρ
+    if rows.group is not None:  # a random row of each group, with probability ∝ ρ
         order = np.argsort(np.random.default_rng(0).exponential(size=len(rows)) / rows.weights)
         first = order[np.unique(rows.group[order], return_index=True)[1]]
         rows, found = Data(rows.X[first], rows.y[first]), found[first]
-    why = "held-out rows do not clearly gain by a calibration"
+    why = "calibration does not clearly improve the score of held-out rows"
     if kind is PITRecalibration and found.has_masses:
-        why = "a curve is of continuous distributions"
+        why = "recalibration needs continuous distributions"
     else:
         try:
             made = kind.fit(found, rows.y, rows.weight)
         except ValueError as refusal:
             why = str(refusal)
     if made is not None:
-        why = f"gains {made.gain:.4f} nats a row on {len(rows):,} held-out rows"
+        why = f"the gain is {made.gain:.4f} nats per row on {len(rows):,} held-out rows"
     context.record("probabilities", "as they are" if made is None else made.name, why)
     return replace(weights, calibration=made)

@@ -1,1 +1,1 @@
-"""Any frame, file or column of molecules to numbers, by rules that are values and are saved."""
+"""Encoders from data frames, files and molecules to numbers, with rules that are saved."""

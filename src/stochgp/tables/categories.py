@@ -1,4 +1,4 @@
-"""Columns of many categories as statistics of the targets within each category; of training rows out of fold: no row sees its own target."""
+"""Statistics of the targets in each category, for columns of many categories."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ from jaxtyping import Float64, Int64
 from stochgp.numerics.clustered import folds
 
 FOLDS = 5
-MOST_CLASSES = 8  # whose frequencies within a category are inputs
-FEWEST_FOR_SPREAD = 5.0  # rows of a category, on average, from which their standard deviation is an input
-WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prior of a category counts as
+MOST_CLASSES = 8  # classes whose frequencies are inputs
+FEWEST_FOR_SPREAD = 5.0  # average rows per category to use the spread
+WEIGHTS = 0.5, 1_000.0  # smallest and largest weight of the prior, in rows
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 class CategoryTargets(NamedTuple):
-    """Targets [N, C] for statistics within categories, and the weights of rows. Rows of a `group` share a fold."""
+    """Targets [N, C] for statistics of categories. Rows of a group are in the same fold."""
 
     values: Float64[np.ndarray, "N C"]
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ class CategoryTargets(NamedTuple):
     def of(
         cls, y: np.ndarray, seed: int, group: Any = None, target: str = "real", classes: bool = False, weight: Any = None
     ) -> "CategoryTargets":  # fmt: skip
-        """Return real targets unchanged, logarithms of positive targets and counts, and 0 or 1 for each class. `weight` has frequency weights."""
+        """Return targets, or their logarithms, or 0 and 1 for each class; with weights."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
             found, code = np.unique(y, return_inverse=True)
@@ -44,7 +44,7 @@ class CategoryTargets(NamedTuple):
 
     @property
     def fold(self) -> Int64[np.ndarray, " N"]:
-        """The fold of each row, one of five; groups stay whole."""
+        """The fold of each row, one of five, in whole groups."""
         return folds(len(self.values), self.group, FOLDS, self.seed)
 
 
@@ -57,7 +57,7 @@ def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
 def statistics_of(
     texts: Any, categories: tuple[str, ...], targets: CategoryTargets
 ) -> tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]:
-    """Return names and values of the statistics of each category and, last, of unknown texts, from all rows."""
+    """Return names and values of the statistics of each category and, last, of new texts."""
     codes = codes_of(texts, categories)
     is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
@@ -66,7 +66,7 @@ def statistics_of(
 
 
 def at_ranks(table: tuple[tuple[float, ...], ...], n: int) -> Float64[np.ndarray, "n S"]:
-    """Return the statistics of n categories, at equally spaced ranks of the first statistic."""
+    """Return the statistics of n categories at equally spaced ranks of the first statistic."""
     rows = np.array(table[:-1], np.float64)
     return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
@@ -74,7 +74,7 @@ def at_ranks(table: tuple[tuple[float, ...], ...], n: int) -> Float64[np.ndarray
 def out_of_fold(
     texts: Any, categories: Sequence[str], names: Sequence[str], targets: CategoryTargets
 ) -> Float64[np.ndarray, "N S"]:
-    """Return the statistics of each row from the rows of the other folds, with counts scaled up to all rows."""
+    """Return the statistics of each row from rows of other folds; no row uses its own target."""
     codes, fold, found = codes_of(texts, categories), targets.fold, np.empty((len(texts), len(names)))
     for number in np.unique(fold):
         here = fold == number
@@ -86,10 +86,11 @@ def out_of_fold(
 def _table(
     codes: np.ndarray, targets: CategoryTargets, rows: np.ndarray, L: int, with_spread: bool
 ) -> Float64[np.ndarray, "K S"]:
-    """Return the statistics by these rows of L categories and of none, K = L + 1: shrunk mean targets, log(1 + n), and perhaps log σ.
+    """Return the statistics of L categories and, last, of none, from these rows.
 
-    n_l is Σ_l ρ, and all sums are weighted. mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between
-    categories (analysis of variance), within 0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). Without a category n = 0: m and σ.
+    They are the shrunk mean of the targets, log(1 + n) and perhaps log σ, with frequency weights. The mean is
+    (Σ_l y + k m)/(n_l + k), where m is the mean of all rows and k = σ²/τ² is the ratio of variances within
+    and between categories, from 0.5 to 1,000. σ_l² is (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k).
     """
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():
@@ -111,7 +112,7 @@ def _table(
 
 
 def _prior_rows(n: np.ndarray, means: np.ndarray, squares: np.ndarray) -> tuple[float, float]:
-    """Return k = σ²/τ² and σ²; between categories τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
+    """Return k = σ²/τ² and σ² from an analysis of variance."""
     N, there = float(n.sum()), int((n > 0).sum())
     if there < 2:
         return WEIGHTS[1], float(squares.sum() / (N or 1.0))

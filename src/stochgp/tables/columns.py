@@ -1,4 +1,4 @@
-"""One column of any table: what it holds, as float64 numbers, times or text, and what is refused. Rows in messages count from 1."""
+"""Columns of any table as float64 numbers, times or text. Rows in messages count from 1."""
 
 import contextlib
 import datetime
@@ -23,9 +23,9 @@ Kind = Literal["number", "boolean", "text", "time"]
 
 MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 
-LARGEST = 1e150  # whose square is still a number; beyond it a value counts as infinite
+LARGEST = 1e150  # larger values count as infinite, because their squares would be
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
-_KINDS: dict[str, Any] = {  # of objects
+_KINDS: dict[str, Any] = {  # types of Python objects
     "boolean": bool | np.bool_,
     "number": numbers.Real | decimal.Decimal,
     "time": datetime.date | np.datetime64,
@@ -39,34 +39,34 @@ class TableError(ValueError):
 
 
 class Caution(str):
-    """The text of a warning about changed values, with column, count and an example."""
+    """A warning about changed values, with column, count and an example."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
     """A column with its kind; a column without values has the kind "number".
 
-    `values` [N] are float64 with NaN for missing ones (numbers, and booleans as 0 and 1), Arrow strings (text), or int64 microseconds since 1970 (times).
+    `values` [N] are float64 (NaN if missing), Arrow strings (text), or int64 microseconds since 1970 (times).
     """
 
     name: str
     kind: Kind
     values: Any
     missing: Bool[np.ndarray, " N"]
-    zoned: bool = False  # whether times had a time zone; then they are UTC
-    note: str = ""  # what of its reading a user may not expect
-    category: bool = False  # whether its texts are declared to be categories
-    caution: str = ""  # which values are not taken as they are
+    zoned: bool = False  # True if times had a time zone; then they are UTC
+    note: str = ""  # a note for the user
+    category: bool = False  # True if the type of the column is categorical
+    caution: str = ""  # a warning about changed values
 
     @property
     def infinite(self) -> Bool[np.ndarray, " N"]:
-        """A mask of numbers that are infinite or beyond 1e150."""
+        """A mask of numbers that are infinite or above 1e150 in size."""
         if self.kind not in ("number", "boolean"):
             return np.zeros(len(self.missing), bool)
         return np.abs(self.values) > LARGEST
 
     def first(self, bad: Bool[np.ndarray, " N"]) -> str:
-        """Return the text that names the first of these rows and its value."""
+        """Return a text that names the first of these rows and its value."""
         value = self.values[int(np.argmax(bad))]
         shown = repr(value.as_py()) if self.kind == "text" else f"{value:g}"
         return f"the first, {shown}, at data row {row_of_first(bad)}"
@@ -74,7 +74,7 @@ class Column:
 
 @contextlib.contextmanager
 def rewording(change: Callable[[str], str]) -> Iterator[None]:
-    """Change the text of a TableError that the block raises, for example to add a file's name."""
+    """Change the text of a TableError from the block, for example to add a file's name."""
     try:
         yield
     except TableError as error:
@@ -82,7 +82,7 @@ def rewording(change: Callable[[str], str]) -> Iterator[None]:
 
 
 def table_columns(table: Any) -> dict[str, Any]:
-    """Return the series of a data frame by name, or the columns x0 … x(D-1) of an array or a list of rows. Other types are refused."""
+    """Return the series of a data frame by name, or columns x0, x1, … of an array."""
     if is_array(table):
         array = np.asarray(unmasked(table))
         if array.ndim != 2:
@@ -111,13 +111,14 @@ def table_columns(table: Any) -> dict[str, Any]:
 
 def is_array(table: Any) -> bool:
     """Return True if columns have no names: for arrays and lists of rows."""
-    return not hasattr(type(table), "columns")  # of the type: some frames compute the attribute
+    return not hasattr(type(table), "columns")  # of the type, because some frames compute the attribute
 
 
 def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
     """Return the column of a series or an array [N].
 
-    Times of day become hours, durations seconds, mixed kinds text. Raises TableError, with the column, for infinite values, other types and, unless `allow_missing`, missing values (with the first row).
+    Times of day become hours, durations become seconds, and mixed values become text. Raises TableError for
+    infinite values, other types and, unless `allow_missing`, missing values.
     """
     column = _read(name, raw)
     bad = column.infinite if allow_missing else column.infinite | column.missing
@@ -134,7 +135,7 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
 
 
 def column_named(table: Any, name: str, allow_missing: bool = False) -> Column:
-    """Return `read_column` of a column of a data frame. Raises TableError, with the nearest name, if it is absent."""
+    """Return `read_column` of a column of a data frame. Raises TableError if it is absent."""
     columns = table_columns(table)
     if name not in columns:
         raise TableError(f"column {name!r} is not in the table; {did_you_mean(name, columns)}")
@@ -142,7 +143,7 @@ def column_named(table: Any, name: str, allow_missing: bool = False) -> Column:
 
 
 def read_any(name: str, raw: Any) -> Column:
-    """As `read_column`; infinite values, and texts such as "NA" and "?", are missing."""
+    """Return the column; infinite values, and texts such as "NA" and "?", are missing."""
     column = _read(name, raw)
     if column.kind == "text":
         known = pc.SetLookupOptions(pa.array(MISSING_VALUES, column.values.type))
@@ -169,14 +170,14 @@ def joined(*notes: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Return True if float() reads it."""
+    """Return True if float() can read the text."""
     with contextlib.suppress(ValueError):
         return bool([float(text)])
     return False
 
 
 def unmasked(values: Any) -> Any:
-    """Return a NumPy masked array with NaN, NaT or None for masked values, and other objects unchanged."""
+    """Return masked arrays with NaN, NaT or None for masked values; other objects unchanged."""
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return values
     kind = values.dtype.kind
@@ -195,7 +196,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _read(name: str, raw: Any) -> Column:
-    """Return a column of any container: numbers at once, all others as Arrow arrays, objects that Arrow has no type for one by one."""
+    """Return a column from any container."""
     if isinstance(raw, np.ndarray):
         kind = raw.dtype.kind
         if kind in "biuf":
@@ -217,7 +218,7 @@ def _read(name: str, raw: Any) -> Column:
 
 
 def _read_arrow(name: str, values: Any) -> Column:
-    """Raise TypeError for pandas' own types, TableError for others without a meaning here."""
+    """Return a column from Arrow values. Raises TypeError or TableError for other types."""
     missing, of = np.asarray(values.is_null()).astype(bool), values.type
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan))
@@ -252,8 +253,8 @@ def _numeric(name: str, values: Any, kind: Kind = "number", note: str = "") -> C
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
-    """Objects of Python by their kinds; of more than one kind, as texts."""
-    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # texts alone, in a tenth of the time
+    """Return a column from Python objects; values of several kinds become text."""
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # fast, if all are texts
         return _read_arrow(name, pa.array(values, pa.large_string(), from_pandas=True))
     values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
@@ -282,13 +283,13 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         micros[~missing] = [np.datetime64(value, "us") for value in there]
         return Column(name, "time", micros.astype(np.int64), missing, True in zoned)
     texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
-    mixed = f"contains values of more than one kind ({', '.join(sorted(found))}) and is read as text"
+    mixed = f"contains values of several kinds ({', '.join(sorted(found))}) and is read as text"
     note = mixed if len(found) > 1 else ""
     return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=note)
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as text, a pandas period as the time of its start, an interval or a tuple as its text."""
+    """Return bytes as text, a pandas period as its start, and an interval or tuple as text."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     kind = type(value).__name__
@@ -298,7 +299,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number as float64, an integer beyond it as infinity; the seconds of a duration, or since midnight."""
+    """Return a number as float64; for durations and times of day, seconds."""
     if isinstance(value, datetime.time):
         return 3600 * value.hour + 60 * value.minute + value.second + value.microsecond / 1e6
     if isinstance(value, datetime.timedelta | np.timedelta64):

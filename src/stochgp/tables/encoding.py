@@ -1,4 +1,4 @@
-"""From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
+"""Encoder from a table with text columns to a matrix of numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from .columns import Caution, Column, TableError, is_array, joined, read_any, re
 from .readings import day_first_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
-REMEDY = '; missing="auto" in fit (--set missing=auto) fills in such values'
+REMEDY = '; missing="auto" in fit (--set missing=auto) replaces such values'
 MISSING = ("auto", "refuse")
-INDEX_NAMES = ("", "index", "rownames", "row.names")  # of columns that count the rows, if all numbers differ
+INDEX_NAMES = ("", "index", "rownames", "row.names")  # names of columns that may number the rows
 UNNAMED = "Unnamed: "
-LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks, and the rows that it is computed on
-FEWEST_FOR_LEAK = 100  # different targets
-STAND_INS = 32  # known categories in place of a new one
+LEAK, LEAK_ROWS = 0.9999, 5_000  # rank correlation, and the number of rows for it
+FEWEST_FOR_LEAK = 100  # smallest number of different targets
+STAND_INS = 32  # known categories that replace a new category
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class TableEncoder:
     Parameters
     ----------
     columns : tuple of ColumnRule
-        The rule of each column of the training table, in their order. Dropped columns are included.
+        The rule of each column of the training table, in order, including dropped columns.
     named : bool
-        True if columns are matched by name. Columns of arrays are matched by position, and none is dropped.
+        True: columns are matched by name. False: columns are matched by position, and none is dropped.
     missing : "auto" or "refuse"
-        "auto": the median of the training column replaces a missing or infinite number and a missing time. A missing or new text has no category. If the
-        training column had missing values, a 0/1 column marks them. Constant and repeated columns are dropped. "refuse": missing values are errors, and all
-        columns are kept.
+        "auto": the median of the training column replaces missing or infinite numbers and missing times. A
+        missing or new text has no category. A 0/1 column marks missing values if the training column had
+        some. Constant and repeated columns are dropped. "refuse": missing values are errors; no column is
+        dropped.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -49,8 +50,8 @@ class TableEncoder:
     def fit(cls, table: Any, missing: str = "auto", targets: CategoryTargets | None = None) -> "TableEncoder":
         """Return the encoder for a data frame (pandas, polars, pyarrow) or an array [N, D].
 
-        Text with more than 50 categories needs `targets`. Raises TableError, with column and row, for types other than numbers, dates and text, and with
-        `missing="refuse"` for missing and infinite values.
+        Text with more than 50 categories needs `targets`. Raises TableError for types other than numbers,
+        dates and text, and with `missing="refuse"` for missing and infinite values.
         """
         lookup(missing, dict.fromkeys(MISSING), "missing")
         inputs = table_columns(table)
@@ -77,7 +78,7 @@ class TableEncoder:
 
     @property
     def is_plain(self) -> bool:
-        """Return True for the encoder of an array whose finite numbers do not change."""
+        """True for an array whose finite numbers do not change."""
         return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
@@ -96,7 +97,7 @@ class TableEncoder:
     def encoded(
         self, table: Any, new_categories: bool = False
     ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """Return the matrix and notes on its values. Notes are `Caution`, except for new categories. `new_categories` True always accepts these."""
+        """Return the matrix and notes on its values; `new_categories` True accepts new texts."""
         inputs = self._matched(table)
         X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
         for rule, place in self.places:
@@ -110,7 +111,7 @@ class TableEncoder:
     def in_folds(
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: CategoryTargets
     ) -> Float64[np.ndarray, "N D"]:
-        """Return the training matrix X with the statistics of each row's category from other folds. Equal rows share a fold."""
+        """Return the training matrix X with statistics of categories from other folds."""
         inputs, imputes = self._matched(table), self.missing != "refuse"
         read = lambda name: texts_of(column_of(name, inputs[name], imputes))
         coded = [(rule, place, read(rule.name)) for rule, place in self.with_statistics]
@@ -129,18 +130,18 @@ class TableEncoder:
 
     @property
     def with_statistics(self) -> list[tuple[Any, slice]]:
-        """Each rule that has statistics of the targets, with the columns of these statistics."""
+        """Each rule with statistics of the targets, with the columns of these statistics."""
         places = [(rule, place) for rule, place in self.places if rule.table]
         return [(rule, slice(place.start, place.stop - rule.indicator)) for rule, place in places]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
-        """Names of columns that `transform` ignores."""
+        """Return the names of columns that `transform` ignores."""
         known = {rule.name for rule in self.columns}
         by_name = self.named and not is_array(table)
         return tuple(name for name in table_columns(table) if name not in known) if by_name else ()
 
     def _matched(self, table: Any) -> dict[str, Any]:
-        """Return the columns by name; dropped ones may be absent."""
+        """Return the columns by name; dropped columns may be absent."""
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
@@ -156,12 +157,12 @@ class TableEncoder:
 
 
 def column_of(name: str, raw: Any, imputes: bool) -> Column:
-    """Return `read_any` if values are imputed, else `read_column`, which refuses missing and infinite values."""
+    """Return `read_any` if missing values are replaced, else `read_column`."""
     return read_any(name, raw) if imputes else read_column(name, raw, remedy=REMEDY)
 
 
 def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRule:
-    """Return the rule, or that of a dropped column if it has one value, counts the rows or equals another (by `alike`)."""
+    """Return the rule, or a dropped rule for a constant, repeated or row-number column."""
     if rule.kind == "dropped":
         return rule
     is_text, is_number = column.kind == "text", column.kind in ("number", "boolean")
@@ -169,7 +170,7 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
     is_index = column.name.lower() in INDEX_NAMES or column.name.startswith(UNNAMED)
     is_index = is_index and column.kind == "number" and bool((there == np.floor(there)).all())
     if is_index and len(np.unique(there)) == len(there) > 1:
-        return dropped(rule, "it only numbers the rows")
+        return dropped(rule, "it contains only row numbers")
     is_one = len(rule.categories) == 1 if is_text else np.ptp(there) == 0
     if is_one and len(column.missing) > 1 and not column.missing.any():
         return dropped(rule, "it is constant", float(there[0]) if is_number else None)
@@ -182,7 +183,7 @@ def _useful(rule: ColumnRule, column: Column, alike: dict[Any, str]) -> ColumnRu
 
 
 def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | None) -> ColumnRule:
-    """Return the rule, with a caution on a column that determines the target on its own, by the correlation of ranks."""
+    """Return the rule, with a caution if the column determines the target on its own."""
     if targets is None or len(targets.names) > 1 or rule.kind not in ("number", "time"):
         return rule
     rows = np.flatnonzero(~column.missing)
@@ -190,17 +191,17 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
     x, y = column.values[rows], targets.values[rows, 0]
     if len(np.unique(y)) < FEWEST_FOR_LEAK or np.ptp(x) == 0:
         return rule
-    from scipy.stats import rankdata  # takes long to load
+    from scipy.stats import rankdata  # slow to import
 
     found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-    leak = f"it alone determines the target (rank correlation {found:.5f}): is it known before the target?"
+    leak = f"it alone determines the target (rank correlation {found:.5f}); is it known before the target?"
     return replace(rule, caution=joined(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """Return the rows with a new category in a column of statistics, and 32 versions of these rows with known categories at equally spaced ranks."""
+    """Return a mask of rows with a new category, and 32 versions with known categories."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     places: Any = getattr(encoder, "with_statistics", ())
     for number, (rule, place) in enumerate(places):

@@ -1,7 +1,4 @@
-"""Tables from files, whole or some rows at a time, and to files: .csv, .tsv (both also with .gz), .parquet, .feather.
-
-Text is separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1. Every fault of a file is one line of ValueError that begins with the path.
-"""
+"""Reading and writing of table files. Error messages begin with the path."""
 
 import codecs
 import contextlib
@@ -29,13 +26,13 @@ TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather")
 WRITABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 BLOCK_ROWS = 1 << 16
-BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
-CSV_BYTES = 1 << 22  # of text that are parsed at a time
-START = 1 << 16  # bytes that show the form of a text file
+BUFFER_BYTES = 1 << 20  # bytes of a parquet column to read at a time
+CSV_BYTES = 1 << 22  # bytes of text to parse at a time
+START = 1 << 16  # first bytes, which show the form of a text file
 LINES = 50
-NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # as after a comma and a blank
+NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # also after a comma and a blank
 TEXT = pa.string()
-_WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
+_WIDER = {"null": pa.float64(), "int64": pa.float64()}  # other types become text
 _NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
 
 _WRITERS = {
@@ -45,16 +42,17 @@ _WRITERS = {
     ".feather": functools.partial(pa.ipc.new_file, options=pa.ipc.IpcWriteOptions(compression="lz4")),
 }
 
-# What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
+# Errors of the readers for a damaged file; pyarrow's errors are OSError or ValueError.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zlib.error)
 
 
 def read_table(path: str | os.PathLike) -> pa.Table:
     """Return the table in a .csv, .tsv (both also with .gz), .parquet or .feather file.
 
-    In text files, empty cells and ?, -, NA, n/a, NaN, null, None are missing values. Numbers, true/false, ISO dates and times are recognised.
+    In text files, empty cells and ?, -, NA, n/a, NaN, null, None are missing values. Numbers, true/false, and
+    ISO dates and times are recognised.
 
-    Raises ValueError, with a text of one line, for a file that is missing, empty, ragged or damaged, has no rows or has an unknown suffix.
+    Raises ValueError for a file that is missing, empty, ragged or damaged, or has an unknown suffix.
 
     Parameters
     ----------
@@ -82,9 +80,9 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
     Parameters
     ----------
     path : path
-        The file, which is replaced.
+        The file. An existing file is replaced.
     columns : mapping of str to array [N]
-        The values of each column by its name.
+        The values of each column, by name.
     """
     with table_writer(path) as write:
         write(columns)
@@ -94,7 +92,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
     """Return a function that appends columns of equal length to a file; "-" prints CSV.
 
-    Files are .csv, .tsv, .parquet or .feather. A failure does not change an existing file. Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    A failure does not change an existing file. Raises ValueError for an unknown suffix or unequal lengths.
     """
     is_text, path = os.fspath(path) == "-", Path(path)
     suffix = ".csv" if is_text else file_suffix(path, WRITABLE_SUFFIXES)
@@ -126,7 +124,7 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
-    """Return the suffix of `path` in lower case. Raises ValueError, with the nearest `known` suffix, for others."""
+    """Return the suffix of `path` in lower case. Raises ValueError for unknown suffixes."""
     name = Path(path).name.lower()
     found = [suffix for suffix in known if name.endswith(suffix)]
     if found:
@@ -137,7 +135,7 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
 
 
 def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
-    """Return the file, or all files in the folder and its subfolders, sorted by name. Raises ValueError unless they are tables of one type."""
+    """Return the file, or all files in a folder, sorted. Raises ValueError for mixed types."""
     path = Path(path)
     if not path.is_dir():
         file_suffix(path, SUFFIXES)
@@ -154,12 +152,12 @@ def files_of(path: str | os.PathLike) -> tuple[Path, ...]:
 
 
 def column_names(path: str | os.PathLike) -> list[str]:
-    """Return the names of the columns of the first file. Raises ValueError, with its name, if it cannot be read."""
+    """Return the column names of the first file. Raises ValueError if it cannot be read."""
     return next(tables_of(files_of(path)[0])).column_names
 
 
 class TooNarrowError(Exception):
-    """A column of text files holds values of a wider type than its first rows."""
+    """Error for a column of a text file with values of a wider type than its first rows."""
 
     def __init__(self, name: str, wider: pa.DataType = TEXT):
         super().__init__(f"column {name!r} needs {wider}")
@@ -171,7 +169,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _named(table: pa.Table) -> pa.Table:
-    """Return the table with names without blanks around them; a column without one is "Unnamed: 3", the second of a name "a.1", as in pandas."""
+    """Return the table with stripped, complete and unique column names, as in pandas."""
     names, found = [name.strip() or f"Unnamed: {j}" for j, name in enumerate(table.column_names)], list[str]()
     for name in names:
         others = (other for n in range(1, len(names)) if (other := f"{name}.{n}") not in (*names, *found))
@@ -182,10 +180,10 @@ def _named(table: pa.Table) -> pa.Table:
 def tables_of(
     file: Path, columns: tuple[str, ...] | None = None, types: Mapping[str, pa.DataType] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file in tables of at most 65,536 rows; `columns` None = all. Raises TooNarrowError if later rows need other `types`."""
+    """Yield the rows of a file in tables of at most 65,536 rows; `columns` None = all."""
     suffix = file_suffix(file, SUFFIXES)
     try:
-        if suffix in TEXT_SUFFIXES:  # all columns are read, since messages number them as in the file
+        if suffix in TEXT_SUFFIXES:  # all columns, because messages number them as in the file
             tables = _of_csv(file, types or {})
         else:
             tables = _of_parquet(file, columns) if suffix == ".parquet" else _of_feather(file)
@@ -207,7 +205,7 @@ def tables_of(
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
-        empty = parquet.schema_arrow.empty_table()  # blanks around names do not count
+        empty = parquet.schema_arrow.empty_table()  # ignores blanks around names
         wanted = None if columns is None else [name for name in empty.column_names if name.strip() in columns]
         yield empty if wanted is None else empty.select(wanted)
         for batch in parquet.iter_batches(BLOCK_ROWS, columns=wanted):
@@ -222,7 +220,7 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
 
 
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """All columns; `types` are of columns by their names without blanks around them."""
+    """Yield all columns; `types` are by column names without blanks around them."""
     form, names = _csv_form(file)
     typed = {name: types[name.strip()] for name in names if name.strip() in types}
     form["convert_options"].column_types = typed
@@ -239,7 +237,7 @@ def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
 
 
 def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return options for pyarrow's readers and the names, by the first bytes. Between semicolons 21,334 is a decimal."""
+    """Return options for pyarrow's readers, and the names, from the first bytes of a file."""
     with pa.input_stream(str(file)) as stream:
         start = stream.read(START)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -249,7 +247,7 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError(f"{file}: the file is empty")
-    says = re.fullmatch("sep=(.)", lines[0], re.IGNORECASE)  # as a first line for Excel
+    says = re.fullmatch("sep=(.)", lines[0], re.IGNORECASE)  # a first line for Excel
     lines = lines[1:] if says and len(lines) > 1 else lines
     delimiter = says[1] if says else "\t" if ".tsv" in file.suffixes[-2:] else None
     delimiter = delimiter or _delimiter(lines[: -1 if is_cut else None][:LINES] or lines)
@@ -261,7 +259,7 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
     has_comma = delimiter == ";" and any(re.fullmatch(r"[-+]?\d+,\d+", cell) for row in rows for cell in row)
     mark, skipped = "," if has_comma else ".", int(bool(says))
     convert = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, decimal_point=mark)
-    # Without threads the reader knows the row of an error.
+    # Without threads, errors include the row.
     read = pa_csv.ReadOptions(use_threads=False, block_size=CSV_BYTES, encoding=encoding, skip_rows=skipped)
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     return {"read_options": read, "parse_options": parse, "convert_options": convert}, cells
@@ -269,7 +267,7 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 @functools.lru_cache
 def _encoding(file: Path, size: int, changed: int) -> str:
-    """UTF-8, or else the Latin-1 of Windows, with €, or Latin-1. `size` and `changed` are those of the file that was read."""
+    """Return the encoding; `size` and `changed` identify the version of the file."""
     for encoding in ("utf8", "cp1252"):
         decoder = codecs.getincrementaldecoder(encoding)()
         with contextlib.suppress(UnicodeDecodeError), pa.input_stream(str(file)) as stream:
@@ -281,7 +279,7 @@ def _encoding(file: Path, size: int, changed: int) -> str:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """Return the character that divides nearly all lines into as many cells as the first, and most; a comma if none does."""
+    """Return the character that divides lines into the most cells of equal number, or a comma."""
     best, most = ",", 1
     for delimiter in (",", ";", "\t", "|"):
         counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]

@@ -1,8 +1,9 @@
-"""Fingerprints of molecules: rows of counts as sets of bits, a few hundred bytes a molecule, also from a column of SMILES.
+"""Fingerprints of molecules, packed as sets of bits, also from a column of SMILES.
 
-A count c of column d is the set of the elements (d, 1), …, (d, c): two rows have Σ_d min(x_d, z_d) elements in common, and the Tanimoto similarity of
-counts is that of these sets. As many elements of a column are stored as its largest count among the training rows. Further elements of another row, in
-all columns together, are one further count: the similarity with training rows is exact, and two new rows share the smaller of their further counts.
+A count c of column d is the set of elements (d, 1), …, (d, c). Two rows share Σ_d min(x_d, z_d) elements, and
+the Tanimoto similarity of counts is the similarity of these sets. The largest training count of a column is
+its number of bits. Larger counts of new rows are stored as one further count of a row: similarities to
+training rows are exact, and two new rows share the smaller of their further counts.
 """
 
 from collections.abc import Sequence
@@ -22,15 +23,15 @@ from stochgp.warning import warn
 from .columns import TableError, column_named, is_array, read_column, row_of_first, table_columns
 from .encoding import TableEncoder
 
-MOST_ELEMENTS = 1 << 17  # of a row
-CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
+MOST_ELEMENTS = 1 << 17  # largest number of bits of a row
+CHUNK_ELEMENTS = 1 << 24  # bits to pack at a time
 SHOWN = 60  # characters of a SMILES in a message
 MOST_NAMED = 8  # rows in a warning
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """N packed rows of counts, for estimators with the Tanimoto kernel; build it with `pack`.
+    """N packed rows of counts, for the Tanimoto kernel; build it with `pack`.
 
     A row of 1,024 bits takes 140 bytes.
 
@@ -39,7 +40,7 @@ class Fingerprints:
     levels : tuple of int
         The number of bits of each column: its largest count among the training rows.
     words : float32 array [N, W]
-        The packed rows, 31 bits per number. The last number of a row counts the elements for which there are no bits.
+        The packed rows, with 31 bits per number. The last number counts elements without a bit.
     """
 
     levels: tuple[int, ...]
@@ -47,9 +48,10 @@ class Fingerprints:
 
     @classmethod
     def pack(cls, X: Any, levels: tuple[int, ...] | None = None) -> "Fingerprints":
-        """Pack counts, an array or a SciPy sparse matrix.
+        """Pack counts, from an array or a SciPy sparse matrix.
 
-        `levels` None = the largest count of each column. Raises ValueError, with row and column, for values that are not counts, and for rows of more than 131,072 bits.
+        `levels` None = the largest count of each column. Raises ValueError, with row and column, for values
+        that are not counts, and for rows of more than 131,072 bits.
         """
         X = checked_counts(X, whole=True)
         levels = tuple(map(int, X.max(axis=0).toarray().ravel())) if levels is None else levels
@@ -61,7 +63,7 @@ class Fingerprints:
         sizes, n_rows = np.array(levels), X.shape[0]
         column = np.repeat(np.arange(len(sizes)), sizes)
         level = 1 + np.arange(len(column)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        order = np.argsort(level, kind="stable")  # the first element of all columns, then the second ones
+        order = np.argsort(level, kind="stable")  # first elements of all columns, then second elements
         words = np.empty((n_rows, n_words(len(column)) + 1), np.float32)
         step = max(1, CHUNK_ELEMENTS // max(1, len(column)))
         for rows in (slice(start, start + step) for start in range(0, n_rows, step)):
@@ -87,20 +89,21 @@ class Fingerprints:
 class Morgan:
     """Morgan fingerprints of SMILES: counts of circular fragments (Rogers and Hahn 2010).
 
-    `data.Morgan()(smiles)` returns counts for `fit` and `predict`, computed by RDKit. Raises ValueError for a negative radius and for no bits.
+    `data.Morgan()(smiles)` returns counts for `fit` and `predict`, computed with RDKit. Raises ValueError for
+    a negative radius or less than 1 bit.
 
     Parameters
     ----------
     radius : int
         The radius of the largest fragment, in bonds from its centre.
     n_bits : int
-        The number of columns into which fragments are folded, by default as in RDKit.
+        The number of columns that fragments are hashed to. The default is that of RDKit.
     counts : bool
         True: counts of fragments. False: 1 for each fragment that occurs.
     chirality : bool
-        True distinguishes mirror images.
+        True: mirror images are different fragments.
     skip_unreadable : bool
-        True: `fit` ignores molecules that cannot be read, and predictions for them are NaN. False: an error names the first one.
+        True: `fit` ignores unreadable molecules, and their predictions are NaN. False: they raise ValueError.
     """
 
     radius: int = 2
@@ -117,13 +120,13 @@ class Morgan:
     def __call__(self, smiles: Any) -> Any:
         """Return counts [N, n_bits] as a sparse matrix, from a sequence or column of SMILES.
 
-        Skipped rows are NaN. Raises ValueError, with the row, for a molecule that cannot be read, and if none can be read.
+        Skipped rows are NaN. Raises ValueError for an unreadable molecule, or if none is readable.
         """
         values = smiles.to_pylist() if hasattr(smiles, "to_pylist") else smiles
         return self.read([one if isinstance(one, str) else None for one in values], "the input")
 
     def read(self, smiles: Sequence[str | None], what: str) -> Any:
-        """Return counts of texts (None = missing); `what` begins the text of errors."""
+        """Return counts of texts (None = missing); errors begin with `what`."""
         counts, bad = fingerprints_of(smiles, self)
         if bad.all():
             raise TableError(f"{what}: none of the {len(bad)} molecules can be read")
@@ -151,13 +154,13 @@ class FingerprintEncoder:
     def fit(
         cls, X: Any, column: str | None = None
     ) -> tuple["FingerprintEncoder", Float32[np.ndarray, "N W"]]:
-        """Return the encoder and the packed rows of an array, a sparse matrix, `Fingerprints` or a column of a table."""
+        """Return the encoder and the packed rows of counts or of a column of a table."""
         packed = _packed(X if column is None else _molecules_of(X, column))
         return cls(packed.levels, column), packed.words
 
     @property
     def named(self) -> bool:
-        """Return True if rows are read from a column by name."""
+        """True if rows are read from a column by name."""
         return self.column is not None
 
     @property
@@ -176,27 +179,27 @@ class FingerprintEncoder:
         )
 
     def transform(self, X: Any) -> Float32[np.ndarray, "N W"]:
-        """Return packed rows. Raises ValueError like `Fingerprints.pack`, for other levels, and for an unreadable molecule of a table."""
+        """Return packed rows. Raises ValueError for other levels or unreadable molecules."""
         if self.column is not None:
             return _packed(_molecules_of(X, self.column), self.levels).words
         packed = _packed(counts_of(X), self.levels)
         if packed.levels != self.levels:
             raise ValueError(
-                "these fingerprints were packed with other levels than in fit: use pack(X, levels) with its levels"
+                "these fingerprints were packed with other levels than the training rows; use pack(X, levels) with the levels of fit"
             )
         return packed.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
-        """No names, because all other columns are ignored or columns have no names."""
+        """Return no names, because other columns are ignored or have no names."""
         return ()
 
 
 Encoder = TableEncoder | FingerprintEncoder
-MORGAN = Morgan()  # of columns of SMILES
+MORGAN = Morgan()  # for columns of SMILES
 
 
 def checked_counts(X: Any, whole: bool = False) -> Any:
-    """Return a CSR matrix of finite numbers ≥ 0, whole numbers if `whole`. Raises ValueError, with row and column, for other values."""
+    """Return a CSR matrix of numbers ≥ 0. Raises ValueError, with row and column, for others."""
     if not scipy.sparse.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2 or X.dtype.kind not in "biuf":
@@ -216,7 +219,7 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
 
 
 def _packed(X: Any, levels: tuple[int, ...] | None = None) -> Fingerprints:
-    """Return packed rows; those with a NaN of `Morgan` are NaN."""
+    """Return packed rows; skipped molecules are NaN."""
     if isinstance(X, Fingerprints):
         return X
     if not scipy.sparse.issparse(X) or not np.isnan(X.data).any():
@@ -230,7 +233,7 @@ def _packed(X: Any, levels: tuple[int, ...] | None = None) -> Fingerprints:
 
 
 def _molecules_of(table: Any, name: str) -> Any:
-    """Return the counts of the SMILES in this column. Raises TableError without such a column of text."""
+    """Return the counts of the SMILES in a column. Raises TableError if it is not text."""
     if is_array(table):
         raise TableError(f"molecules must be in the column {name!r} of a data frame, but got an array")
     column = column_named(table, name, allow_missing=True)
@@ -241,22 +244,22 @@ def _molecules_of(table: Any, name: str) -> Any:
 
 
 def smiles_column(table: Any) -> str | None:
-    """Return the only column of a table if it is text, and None if all columns are numbers. Raises TableError for other tables."""
+    """Return the only column of a table if it is text, or None if all columns are numbers."""
     columns = table_columns(table)
     if all(read_column(name, values, allow_missing=True).kind != "text" for name, values in columns.items()):
         return None
     if len(columns) > 1:
         others = ", ".join(map(repr, columns))
         raise TableError(
-            f"the Tanimoto kernel takes either one column of SMILES or counts; drop the other columns: {others}"
+            f"the Tanimoto kernel needs one column of SMILES, or counts; drop the other columns of {others}"
         )
     return next(iter(columns))
 
 
 def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, np.ndarray]:
-    """Return counts [N, n_bits] as a sparse matrix, and which molecules are missing, empty or cannot be read (rows of 0)."""
+    """Return counts [N, n_bits] as a sparse matrix, and a mask of unreadable molecules."""
     try:
-        from rdkit import Chem, rdBase  # most of a second to load, for molecules alone
+        from rdkit import Chem, rdBase  # slow to import
         from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
     except ImportError as error:
         raise ValueError("molecules need RDKit: pip install 'stochgp[molecules]'") from error
@@ -278,8 +281,8 @@ class Inputs(Enum):
     """Treatment of an estimator's inputs, in the words of `plan_`."""
 
     NUMBERS = "standardised if `standardize` is True"
-    AS_GIVEN = "unchanged: the Tanimoto kernel depends on origin and scale, so `standardize` changes only the targets"
-    FINGERPRINTS = "packed as sets of bits: the Tanimoto kernel depends on the origin, so `standardize` changes only the targets"
+    AS_GIVEN = "unchanged; the Tanimoto kernel depends on origin and scale, so `standardize` changes only the targets"
+    FINGERPRINTS = "packed as sets of bits; the Tanimoto kernel depends on the origin, so `standardize` changes only the targets"
 
 
 def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray | None = None) -> None:
@@ -292,9 +295,9 @@ def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray
 
 
 def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
-    """Return the encoder and the packed rows for `fit`.
+    """Return the encoder and the packed rows for `fit`, and set `n_features_in_`.
 
-    For an array with fractions, return None and rows of float64. The only column of a table may be SMILES. Sets `n_features_in_`. Raises ValueError, with row and column, for other values.
+    For an array with fractions, return None and rows of float64. Raises ValueError for other values.
     """
     if is_table(X) and (column := smiles_column(X)) is not None:
         name_inputs(estimator, 1, [column])
@@ -311,7 +314,7 @@ def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.n
 
 
 def counts_of(X: Any) -> Any:
-    """Return the numbers of a data frame; arrays, sparse matrices and `Fingerprints` do not change."""
+    """Return the numbers of a data frame; other objects are unchanged."""
     return TableEncoder.fit(X).transform(X) if is_table(X) else X
 
 
@@ -326,17 +329,17 @@ def is_packed(encoder: Any) -> bool:
 
 
 def refuse_further_counts(words: np.ndarray) -> None:
-    """Raise ValueError for packed rows with more counts than bits, because the similarity of two such rows is unknown."""
+    """Raise ValueError for packed rows with more counts than bits."""
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(
-            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than all rows of "
-            "fit, so they cannot be packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that suffice for new rows"
+            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a larger count in a column than all training rows, "
+            "so they cannot be packed; fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
         )
 
 
 def without_skipped(rows: np.ndarray) -> np.ndarray:
-    """Return the readable rows of a molecule encoder, and warn of unreadable rows."""
+    """Return a mask of readable rows, and warn about unreadable rows."""
     there = ~np.isnan(rows[:, 0])
     if not there.all():
         which = np.flatnonzero(~there) + 1

@@ -1,4 +1,4 @@
-"""Texts that are numbers, dates, times of day or yes and no: how a column writes them, found once and kept."""
+"""Texts that stand for numbers, dates, times of day, or yes and no."""
 
 import itertools
 import re
@@ -15,11 +15,11 @@ from jaxtyping import Bool, Int
 from . import times
 from .columns import Column, is_number, joined
 
-FEWEST, SHARE = 20, 0.01  # rows from which this share of the cells may be no number or date
-FEWEST_DATES = 13  # different numbers of which all are dates: by chance one in eight of 6 digits is; 12 months in a row are
-FIRST_DATE, LAST_DATE = 180001, 21991231235959  # whole numbers that may be dates
-LOOKED_AT = 200  # different texts that show how most columns are read
-# 1,200 is 1200 in these.
+FEWEST, SHARE = 20, 0.01  # with at least 20 rows, this share of the cells may be unreadable
+FEWEST_DATES = 13  # different numbers that must all be dates; 12 months in a row are too few
+FIRST_DATE, LAST_DATE = 180001, 21991231235959  # range of whole numbers that may be dates
+LOOKED_AT = 200  # different texts to find the reading
+# With these currencies, 1,200 is 1200.
 POINT_MONEY = ("$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR")
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
 _WORDS = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
@@ -27,7 +27,7 @@ _SPACES = "[ '\u2019\u00a0\u202f]"
 _SIGNS = "$¢£¤¥֏؋৲৳฿៛\u20a0-\u20c0﷼﹩＄￠￡￥￦"  # of currencies
 _CURRENCY = rf"[{_SIGNS}]|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
 _UNIT = rf"(?:[{_SIGNS}%‰°µ]|[^\W\d_])(?:[^\W_]|[{_SIGNS}°%‰/·^µ. -]){{0,11}}"
-_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number: 1.2k, $1.3B
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number, as in 1.2k or $1.3B
 _SCALED = "k, M"  # the unit of such numbers without a currency
 _CLOCK = re.compile(r"(-?)(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?\s*([AaPp][Mm])?", re.ASCII)
 _DURATION = re.compile(
@@ -54,10 +54,10 @@ _SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comm
 class Reading:
     """A way to read the texts of a column.
 
-    number    a number, perhaps with a `unit` before or after it and marks between thousands; `comma`: the decimal mark is a comma.
+    number    a number, perhaps with a `unit`; `comma`: the decimal mark is a comma.
               (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`times`); `day_first`: the day comes before the month; `digits`: it may be a number such as 20141013
+    time      a date (`times`); `day_first`: the day is before the month; `digits`: also 20141013
     span      hours, from a text such as 01:20:00 or 1h 20m
     """
 
@@ -70,15 +70,15 @@ class Reading:
 
 
 DIGITS = Reading("time", digits=True)
-Found = tuple[Reading, str, str]  # a way to read a column, a note, and what may be wrong in it
+Found = tuple[Reading, str, str]  # a reading, a note and a warning
 
 
 def reading_of(
     column: Column, strict: bool = False, day_first: bool | None = None, digits_are_dates: bool = False
 ) -> tuple[Reading | None, Column]:
-    """Return the reading of a column (None: texts are categories), and the column it gives.
+    """Return the reading of a column (None: texts are categories), and the new column.
 
-    At most 1 % of the texts, or one of at least 20, may be unreadable; none if `strict`. `day_first` is the order in other columns.
+    At most 1 % of the texts, or one of at least 20, may be unreadable (none if `strict`).
     """
     reading, read = _reading_of_texts(column, strict, day_first) if column.kind == "text" else (None, column)
     dates = None
@@ -101,7 +101,7 @@ def _reading_of_texts(column: Column, strict: bool, day_first: bool | None) -> t
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
     spans = lambda different, codes: (Reading("span"), "times of day or durations, in hours", "")
     kinds = (_numbers, partial(_dates, of_table=day_first), spans)
-    if column.category:  # numbers there are codes
+    if column.category:  # numbers of categorical columns are codes
         kinds = () if all_digits(column) else kinds[1:2]
     for find in kinds:
         first = find(some, np.arange(len(some)))
@@ -117,7 +117,7 @@ def _reading_of_texts(column: Column, strict: bool, day_first: bool | None) -> t
     bad = as_read(nearly[0], column)[1]
     if 2 * bad.sum() > n:
         return None, column
-    said = f"{bad.sum()} of {n} values are not numbers, {column.first(bad)}: the whole column is read as categories"
+    said = f"{bad.sum()} of {n} values are not numbers, {column.first(bad)}; the whole column is read as categories"
     return None, replace(column, caution=joined(column.caution, said))
 
 
@@ -126,7 +126,7 @@ def _noted(column: Column, note: str) -> Column:
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
-    """Return True if the day comes before the month in the dates of a table; None if no column shows it, or if two differ."""
+    """Return True if dates of a table have the day first; None if unclear or different."""
     orders = set()
     for column in columns:
         if column.kind == "text" and not column.missing.all():
@@ -136,12 +136,12 @@ def day_first_of(columns: Iterable[Column]) -> bool | None:
 
 
 def _some(different: Any) -> Any:
-    """200 of these texts, evenly spaced."""
+    """Return 200 of these texts, evenly spaced."""
     return different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
-    """Return the column with the values of its texts, and a mask of unreadable cells, which become missing."""
+    """Return the column with the values of its texts, and a mask of unreadable cells."""
     different, codes = _coded(column)
     read, is_read = read_texts(reading, different)
     bad, values = np.zeros(len(column.missing), bool), np.zeros(len(column.missing), read.dtype)
@@ -158,26 +158,26 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
 
 
 def _coded(column: Column) -> tuple[Any, Int[np.ndarray, " n"]]:
-    """Return the different texts of a column, and the number of each text that is not missing."""
+    """Return the different texts of a column, and the index of each text that is present."""
     coded = column.values.drop_null().dictionary_encode()
     return coded.dictionary, coded.indices.to_numpy()
 
 
 def with_digits(column: Column) -> Column:
-    """Return a column of numbers as texts, 20141013.0 as "20141013". Texts of fractions are not dates."""
+    """Return a column of numbers as texts, such as "20141013" for 20141013.0."""
     texts = [f"{x:.0f}" if x.is_integer() else "" for x in column.values.tolist()]
     digits = pa.array(np.array(texts, object), pa.large_string(), mask=column.missing)
     return replace(column, kind="text", values=digits)
 
 
 def all_digits(column: Column) -> bool:
-    """Return True if texts have only digits: 20141013, but not 20141013.0 or 20,141,013."""
+    """Return True if texts have only digits, such as 20141013, but not 20141013.0."""
     found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
     return bool(pc.call_function("all", [found]).as_py())
 
 
 def numbers_as_dates(column: Column) -> Column | None:
-    """Return whole numbers such as 20141013, 201410 or 201410131205 as dates. None unless all are dates of one length, and 13 differ."""
+    """Return numbers such as 20141013 or 201410 as dates, or None if some are not dates."""
     if column.kind != "number":
         return None
     numbers = column.values[~column.missing]
@@ -221,8 +221,8 @@ def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _number(text: str, comma: bool) -> tuple[float, str]:
-    """Return a number, NaN if it is none, and its unit; "B" alone after a number may be a code."""
-    if text[:1] == "(" and text[-1:] == ")" and text[1:2] not in ("-", "−", "+"):  # as accountants write it
+    """Return a number (NaN for other texts) and its unit. A final "B" alone may be a code."""
+    if text[:1] == "(" and text[-1:] == ")" and text[1:2] not in ("-", "−", "+"):  # negative, in accounting
         text = f"-{text[1:-1]}"
     match = _NUMBER[comma].fullmatch(text)
     if match is None:
@@ -236,7 +236,7 @@ def _number(text: str, comma: bool) -> tuple[float, str]:
 
 
 def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
-    """With the decimal mark that reads more of the different texts, a point if both do, and the unit of most rows."""
+    """Return the reading as numbers, with the decimal mark that reads more of the texts."""
     (values, units), comma = parsed(different, False), False
     if np.isnan(values).any():
         others = parsed(different, True)
@@ -254,12 +254,12 @@ def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
     if unit not in POINT_MONEY and "," in first:
         others = parsed(different, not comma)[0]
         if not ((values == others).any() or np.isnan(values + others).any()):
-            doubt = f"in all {len(codes)} values {first[-4]!r} may separate thousands or be the decimal mark: {first!r} is read as {values[0]:g}"
+            doubt = f"in all {len(codes)} values, {first[-4]!r} may separate thousands or be the decimal mark; {first!r} is read as {values[0]:g}"
     return Reading("number", comma, unit), ", ".join(said), doubt
 
 
 def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
-    """Return the unit of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
+    """Return the most frequent unit, or "" if few numbers have one."""
     there, n = ~np.isnan(values), count.sum()
     names = sorted(set(units[there]) - {"", _SCALED})
     n_of = {name: int(count[there & (units == name)].sum()) for name in names}
@@ -280,7 +280,7 @@ def _dates(different: Any, codes: Int[np.ndarray, " N"], of_table: bool | None) 
 
 
 def _hours(text: str) -> float:
-    """Return the hours of a time of day or a duration; NaN if it is neither."""
+    """Return the hours of a time of day or a duration; NaN for other texts."""
     if match := _CLOCK.fullmatch(text):
         sign, H, M, S, half = match.groups()
         hour = int(H) if half is None else int(H) % 12 + 12 * (half[0] in "pP")

@@ -1,4 +1,4 @@
-"""Rules, found on the training rows, that turn a column into numbers."""
+"""Rules, learned from training rows, that turn a column into numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,14 +16,14 @@ from .columns import Column, TableError, joined, row_of_first
 from .readings import Reading
 
 MAX_CATEGORIES = 50
-# Numbers far beyond all others of their column, such as 9,831 mm of rain in an hour, are moved near them.
-FAR = 10.0  # interquartile ranges from the median, beyond which a value may be isolated
-ISOLATED = 7.0  # times as far as 99.9 % of the values: of 161 real columns errors reach 8 to 730, honest values at most 6.6
+# Bounds for numbers far from all other numbers of a column, such as 9,831 mm of rain in an hour.
+FAR = 10.0  # smallest distance from the median, in interquartile ranges
+ISOLATED = 7.0  # smallest ratio to the distance of 99.9 % of the values
 BULK = 0.999
 MIN_ROWS = 20
-MAX_APART = 0.05  # of the rows, that may be isolated inputs, or equal targets of no usual code
+MAX_APART = 0.05  # largest share of isolated rows
 SAME = 1e-6  # relative difference of values that count as equal
-UNIQUE = 0.95  # categories, as a share of the rows, from which on a column of texts says nothing of new rows
+UNIQUE = 0.95  # text is dropped if its categories are a larger share of the rows
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -35,9 +35,10 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of outliers: x ↦ m + s g((x − m)/s), g(z) = z or sign(z) (c + log(1 + |z| − c)).
+    """A bound of outliers, which moves x with |x − m| > c s nearer to m.
 
-    g(z) = z for |z| ≤ c. The bound changes less than 0.1 % of the training rows. m is the median, s the interquartile range or, if that is 0, twice the median distance of other values from m.
+    z = (x − m)/s becomes sign(z) (c + log(1 + |z| − c)). Less than 0.1 % of the training rows change. m is
+    the median, and s the interquartile range (if 0, twice the median distance of other values).
     """
 
     center: float
@@ -58,27 +59,27 @@ class Bound:
 class ColumnRule:
     """A rule that turns one column into numbers.
 
-    A number becomes one column, within `bound`, a boolean 1 or 0, and a time one column for each of `parts`. Text becomes one 0/1 column for each of
-    `categories`, or the statistics of the targets within its category (`table`). Without `fill`, a missing text is 0 in all columns.
+    A number is one column, limited by `bound`; a boolean is 1 or 0; a time has a column for each of `parts`.
+    Text has a 0/1 column for each of `categories`, or statistics of the targets in its category (`table`).
     """
 
     name: str
     kind: Literal["number", "boolean", "text", "time", "dropped"]
-    categories: tuple[str, ...] = ()  # the texts at fit, in alphabetical order
-    parts: tuple[str, ...] = ()  # of times: "days" since `start`, and those that vary; names of statistics
-    start: int = 0  # the first time at fit, in microseconds since 1970
-    zoned: bool = False  # whether times had a time zone, and are UTC
-    fill: float | int | None = None  # the value for a missing one; of a dropped column its only number
-    indicator: bool = False  # whether a further column is 1 where the value was missing
-    reading: Reading | None = None  # of texts that stand for numbers or dates
-    bound: Bound | None = None  # beyond which numbers are moved nearer
-    table: tuple[tuple[float, ...], ...] = ()  # of many categories: the statistics of each and, last, of none
-    note: str = ""  # what a user may not expect
-    caution: str = ""  # which values are not taken as they are, or may be wrong: a warning of the fit
+    categories: tuple[str, ...] = ()  # sorted texts of the training rows
+    parts: tuple[str, ...] = ()  # "days" since `start` and other parts of times; names of statistics
+    start: int = 0  # first training time, in microseconds since 1970
+    zoned: bool = False  # True if times had a time zone; then they are UTC
+    fill: float | int | None = None  # value for missing ones; value of a constant column
+    indicator: bool = False  # True: another column is 1 for missing values
+    reading: Reading | None = None  # for texts that stand for numbers or dates
+    bound: Bound | None = None  # for outliers
+    table: tuple[tuple[float, ...], ...] = ()  # statistics of each category and, last, of none
+    note: str = ""  # a note for the user
+    caution: str = ""  # a warning about values that are changed or may be wrong
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the rule's columns: name, name=category, name.days and so on, and name=(missing) for the indicator."""
+        """Names of the columns, such as name, name=category, name.days or name=(missing)."""
         if self.kind == "text" and not self.table:
             names = [f"{self.name}={category}" for category in self.categories]
         elif self.kind in ("text", "time"):
@@ -98,8 +99,8 @@ def rule_of(
 ) -> tuple[ColumnRule, Column]:  # fmt: skip
     """Return the rule for a training column, and the column after reading it.
 
-    If values are imputed, numbers such as 20141013 in a `named` column are dates, and a few unreadable cells are missing. Raises TableError
-    for more than 50 categories without `targets` and, if nothing is imputed, for a column without values.
+    If `imputes`, numbers such as 20141013 in a `named` column are dates, and a few unreadable cells are
+    missing. Otherwise an empty column raises TableError, like too many categories without `targets`.
     """
     name = column.name
     if column.missing.all():
@@ -126,7 +127,7 @@ def rule_of(
         return rule, column
     most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
     limits = f"{bound.center - reach:.6g} or above {bound.center + reach:.6g}"
-    said = f"values up to {most:.6g} are far from the other values: a logarithm moves values below {limits} nearer"
+    said = f"values up to {most:.6g} are far from the other values; values below {limits} are moved nearer with a logarithm"
     return replace(rule, bound=bound, note=joined(rule.note, said)), column
 
 
@@ -137,13 +138,13 @@ def _rule_of_categories(
     if len(categories) <= MAX_CATEGORIES:
         return replace(rule, categories=categories)
     if imputes and len(categories) > UNIQUE * int((~column.missing).sum()):
-        return dropped(rule, f"{len(categories)} different texts, nearly one for each row (an identifier?)")
+        return dropped(rule, f"it has {len(categories)} different texts, nearly one per row (an identifier?)")
     if targets is None:
         what = f"column {column.name!r} contains {len(categories)} different texts"
-        most = f"without targets, at most {MAX_CATEGORIES} can be encoded"
-        raise TableError(f"{what}; {most}: group them, use numbers, or drop the column")
+        most = f"at most {MAX_CATEGORIES} can be encoded without targets"
+        raise TableError(f"{what}, but {most}; group them, use numbers, or drop the column")
     names, table = statistics_of(column.values, categories, targets)
-    what = f"{', '.join(names)} of the targets with this text (for a training row, from other rows)"
+    what = f"statistics of the targets of rows with this text ({', '.join(names)}; for training rows, from other rows)"
     note = joined(rule.note, f"{len(categories)} different texts are encoded as {what}")
     return replace(rule, categories=categories, parts=names, table=table, note=note)
 
@@ -151,12 +152,12 @@ def _rule_of_categories(
 def encode(
     rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
-    """Write a column's numbers into `out`, zeros with a column for each of `output_names`, and return a note. Refuses other kinds of values."""
+    """Write a column's numbers into `out`, which has zeros, and return a note."""
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
             return ""
         other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
-        said = f"{other.sum()} value(s) differ from the only training value, {rule.fill:g}, {column.first(other)}: the model ignores the column"
+        said = f"{other.sum()} value(s) differ from the only training value {rule.fill:g}, {column.first(other)}; the model ignores the column"
         return said if other.any() else ""
     column, said = _as_at_fit(rule, column, strict)
     missing = column.missing
@@ -166,7 +167,7 @@ def encode(
     if missing.any() and not said and not is_usual:
         had = "values" if rule.indicator else "no missing values"
         stand_in = f"{'treated as having no category' if rule.kind == 'text' else 'replaced by the median'}, the first at data row {row_of_first(missing)}"
-        said = f"{missing.sum()} missing value(s) in a column with {had} at fit are {stand_in}"
+        said = f"{missing.sum()} missing value(s), in a column with {had} at fit, are {stand_in}"
     if rule.kind == "text":
         return joined(said, _encode_categories(rule, column, out, strict and not new_categories))
     if rule.kind == "time":
@@ -182,7 +183,7 @@ def encode(
 
 
 def texts_of(column: Column) -> Any:
-    """Return a column's values as texts: 1.0 as "1", booleans as "true" and "false", missing values as None."""
+    """Return values as texts: 1.0 as "1", booleans as "true" and "false", missing as None."""
     if column.kind == "text":
         return column.values
     values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
@@ -192,7 +193,7 @@ def texts_of(column: Column) -> Any:
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
-    """Return the column as of the rule's kind, and a note on other cells."""
+    """Return the column as the kind of the rule, and a note on other cells."""
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
@@ -216,7 +217,7 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
-    """Return the error of a column of another kind than at fit, with the first such value."""
+    """Return the error for a column with another kind than at fit, with the first value."""
     row = int(np.argmin(column.missing)) if row is None else row
     value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]
@@ -249,7 +250,7 @@ def _encode_categories(rule: ColumnRule, column: Column, out: np.ndarray, strict
 
 
 def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
-    """Return the bound of finite values, or None if no value is far from 99.9 % of them (or from all others)."""
+    """Return the bound of finite values, or None if no value is far from the other values."""
     if len(x) < MIN_ROWS:
         return None
     center = float(np.median(x))
@@ -267,7 +268,7 @@ def bound_of(x: Float[np.ndarray, " N"]) -> Bound | None:
 
 
 def isolated(x: Float[np.ndarray, " N"], center: float, least: float, ratio: float) -> Bool[np.ndarray, " N"]:
-    """Return a mask of values farther than `least` from the centre, after a gap: `ratio` times as far as the next value on their side."""
+    """Return a mask of values farther than `least` from the centre and after a gap."""
     found = np.zeros(len(x), bool)
     for distance in (x - center, center - x):
         ordered = np.sort(np.append(distance[distance > 0], 0.0))

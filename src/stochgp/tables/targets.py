@@ -1,4 +1,4 @@
-"""Targets, labels, weights and groups as checked numbers: of arrays, of a column of a table, and of files block by block."""
+"""Checked targets, labels, weights and groups, from arrays, tables and files."""
 
 from typing import Any
 
@@ -25,15 +25,15 @@ from .columns import (
 from .readings import Reading, as_read, reading_of
 from .rules import MAX_APART, MAX_CATEGORIES, MIN_ROWS, isolated
 
-MAX_CLASSES = 1_000  # different labels that are remembered
+MAX_CLASSES = 1_000  # largest number of different labels
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
-# Outliers: robust standard deviations from the median; times as far as the next one; robust deviations of log |y| beyond it if all
-# targets have one sign. Of 1,000 log-normal targets the second holds with probability 0.003 (σ = 1) to 0.05 (σ = 2), the third with 10⁻⁵.
+# Outliers: robust standard deviations from the median; ratio to the distance of the next value; robust
+# standard deviations of log |y| from the next value, if all targets have the same sign.
 FAR_TARGET, ISOLATED_TARGET, ISOLATED_LOG = 20.0, 5.0, 4.0
-REPEATED = 3  # times
-SHOWN = 5  # targets
+REPEATED = 3  # outliers with the same value
+SHOWN = 5  # targets in a message
 FILLS = ("32767", "32768", "65535", "2.147484e+09", "9.223372e+18")  # the ends of integer types
-MIN_RANGE = 1e-150  # of targets, whose square is not 0
+MIN_RANGE = 1e-150  # smallest range of targets; its square must not be 0
 
 
 def target_column(
@@ -41,19 +41,19 @@ def target_column(
 ) -> Float64[np.ndarray, " N"]:
     """Return the column `name` of a data frame as float64.
 
-    All texts must be numbers, such as $1,200 or 12%. Raises ValueError if the column is absent (with the nearest name) or contains dates, other text, infinite values or, unless allowed, missing
-    values (with their number and the first row).
+    All texts must be numbers, such as $1,200 or 12%. Raises ValueError if the column is absent or contains
+    dates, other text, infinite values or, unless allowed, missing values.
 
     Parameters
     ----------
     table : data frame
         A data frame of pandas, polars or pyarrow.
     name : str
-        The target's column.
+        The name of the target column.
     allow_missing : bool
         True: missing values become NaN. False: they raise ValueError.
     reads_text : bool
-        False refuses text of any kind.
+        False: text of any kind raises ValueError.
     """
     with rewording(lambda text: f"target {text}"):
         return target_numbers(column_named(table, name, allow_missing), reads_text)
@@ -66,7 +66,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
         raise TableError(f"{what} dates or times; the target must be numbers, such as days since a date")
     if column.kind != "text":
         if column.note in (OF_DAY, DURATIONS):
-            warn(f"the targets are {column.note}, and so are predictions", DataWarning, stacklevel=3)
+            warn(f"targets and predictions are {column.note}", DataWarning, stacklevel=3)
         return column.values
     reading, read = reading_of(column, True) if reads_text else (None, column)
     if reading is None or reading.kind != "number":
@@ -79,7 +79,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
 
 
 def holds_classes(table: Any, name: str) -> bool:
-    """Return True if the column `name` contains class labels: text or booleans. Refuses text with some numbers, dates or too many values."""
+    """Return True if the column contains labels (text or booleans). Refuses unclear columns."""
     column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
@@ -94,7 +94,7 @@ def holds_classes(table: Any, name: str) -> bool:
         f"text with {n_different} different values": n_different > MAX_CATEGORIES,
     }
     for fault in [fault for fault, holds in faults.items() if holds]:
-        remedy = "if its values are labels of classes, set --task classes"
+        remedy = "if its values are class labels, set --task classes"
         raise TableError(f"target column {name!r} contains {fault}; {remedy}")
     return True
 
@@ -102,7 +102,8 @@ def holds_classes(table: Any, name: str) -> bool:
 def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
     """Return the column `name` of a data frame as class labels.
 
-    Booleans and whole numbers become integers, other numbers float64. Raises ValueError if the column is absent or has dates or missing values.
+    Booleans and whole numbers become integers, and other numbers float64. Raises ValueError if the column is
+    absent or contains dates or missing values.
 
     Parameters
     ----------
@@ -114,13 +115,13 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
         raise TableError(f"target column {name!r} contains dates or times; classes must be text or numbers")
     if column.kind == "text":
         return np.array(column.values.to_pylist(), dtype=object)
-    with np.errstate(invalid="ignore"):  # numbers that no integer holds
+    with np.errstate(invalid="ignore"):  # numbers too large for integers
         whole = column.values.astype(np.int64)
     return whole if (whole == column.values).all() else column.values
 
 
 def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " C"]:
-    """Return the sorted labels, including new labels of a block. Raises TableError for text and numbers, and for more than 1,000 labels."""
+    """Return the sorted labels, including labels of a block. Raises TableError if too many."""
     found, what = np.unique(label_column(table, name)), f"target column {name!r} contains"
     if labels is not None and len(found):
         if (labels.dtype == object) != (found.dtype == object):
@@ -157,14 +158,14 @@ def refuse_no_targets(estimator: Any, y: Any) -> None:
 
 
 def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None = None) -> np.ndarray:
-    """Return y [N] in float64, NaN if missing. Texts must be numbers; durations become seconds, times of day hours. Dates are refused."""
-    from sklearn.utils.validation import column_or_1d  # takes long to load
+    """Return y [N] in float64, NaN if missing; durations in seconds, times of day in hours."""
+    from sklearn.utils.validation import column_or_1d  # slow to import
 
     y = column_or_1d(unmasked(y), warn=True)
     if y.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must be real numbers")
     try:
-        if y.dtype.kind in "mM":  # NumPy would take their counts of some unit
+        if y.dtype.kind in "mM":  # NumPy would convert them to counts of a unit
             raise TypeError(f"{y.dtype}")
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError):
@@ -175,7 +176,7 @@ def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None
             context.record("target_unit", column.note, "the unit of targets and predictions")
     there = y[np.isfinite(y)]
     if len(there) and 0 < (width := np.max(there) - np.min(there)) < MIN_RANGE:
-        raise ValueError(f"the targets differ by at most {width:.3g}: use a smaller unit")
+        raise ValueError(f"the targets differ by at most {width:.3g}; use a smaller unit")
     bad = np.abs(y) > LARGEST if allow_missing else ~(np.abs(y) <= LARGEST)
     if bad.any():
         what = "NaN" if np.isnan(y[np.argmax(bad)]) else "infinity or a value beyond 1e150"
@@ -185,8 +186,8 @@ def read_targets(y: Any, allow_missing: bool = False, context: FitContext | None
 
 
 def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
-    """Return the sorted classes, and the index of each row's class, NaN for a missing label. Refuses labels that cannot be classes."""
-    from sklearn.utils.multiclass import check_classification_targets  # takes long to load
+    """Return the sorted classes and the class index of each row (NaN for a missing label)."""
+    from sklearn.utils.multiclass import check_classification_targets  # slow to import
     from sklearn.utils.validation import column_or_1d
 
     refuse_no_targets(estimator, y)
@@ -196,10 +197,10 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
         missing_labels(y, "the label")
     labels = known = column_or_1d(y, warn=True)
     if unknown.any():
-        known = np.asarray(labels[~unknown].tolist())  # in the dtype that they have alone
+        known = np.asarray(labels[~unknown].tolist())  # with the dtype of the known labels
     check_classification_targets(known)
     if unknown.any() and known.dtype.kind == "f" and (known == np.floor(known)).all():
-        known = known.astype(np.int64)  # NumPy and pandas make floats of integers beside a missing one
+        known = known.astype(np.int64)  # integers with a missing value are floats in pandas
     found = np.full(len(labels), np.nan)
     classes, found[~unknown] = np.unique(known, return_inverse=True)
     return classes, found
@@ -209,11 +210,11 @@ def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarra
     """Raise ValueError if all training rows have the same class."""
     if len(np.unique(numbers)) < 2:
         only = classes.tolist()[int(numbers[0])]
-        raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+        raise ValueError(f"all rows of y have the class {only!r}; at least two classes are needed")
 
 
 def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False) -> np.ndarray | None:
-    """Return the weights [N]; one number applies to all rows. Raises ValueError for weights that cannot be used."""
+    """Return the weights [N]; one number applies to all rows. Raises ValueError if invalid."""
     if sample_weight is None:
         return None
     given, N = (
@@ -229,7 +230,7 @@ def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
 
 
 def checked_weights(weight: np.ndarray, name: str = "sample_weight", row: str = "row") -> np.ndarray:
-    """Return the weights [N]. Raises ValueError, with the first row, for negative weights, NaN and weights above 1e30."""
+    """Return the weights [N]. Raises ValueError for negative, missing or huge weights."""
     bad = (weight < 0) if (weight < 0).any() else ~(weight <= LARGEST_WEIGHT)
     if bad.any():
         value, place = weight[np.argmax(bad)], f"at {row} {row_of_first(bad)} (rows count from 1)"
@@ -239,7 +240,7 @@ def checked_weights(weight: np.ndarray, name: str = "sample_weight", row: str = 
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
-    """Return group numbers from 0. `groups` has a value for each row: numbers, text, or anything else that can be sorted."""
+    """Return group numbers from 0. `groups` has a value for each row, such as a number or text."""
     groups = unmasked(groups)
     found = np.asarray(groups)
     missing_labels(groups, "the group")
@@ -252,7 +253,7 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
 
 
 def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
-    """Return a mask of labels that are None or NaN, also in lists. Raises ValueError if there are any and `refused` names the labels."""
+    """Return a mask of missing labels. Raises ValueError if `refused` names the labels."""
     values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
     if values.dtype.kind not in "fO":
         return np.zeros(values.size, bool)
@@ -266,17 +267,14 @@ def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
 def checked_targets(
     y: Float[np.ndarray, " N"], weight: Any, refuses: bool = False, leaves_out: bool = True,
 ) -> tuple[Bool[np.ndarray, " N"], str]:  # fmt: skip
-    """Return a mask of codes for missing values among targets, and a note on other outliers.
-
-    With `refuses`, codes raise ValueError.
-    """
+    """Return a mask of codes for missing targets, or refuse them, and a note on outliers."""
     has_weights = np.shape(weight) == y.shape
     codes, far = target_outliers(np.where(np.asarray(weight) == 0, np.nan, y) if has_weights else y)
     is_refused = refuses and codes.any()
     rows = np.flatnonzero(far if leaves_out and not is_refused else codes | far)
     if len(rows) == 0:
         return codes, ""
-    place = lambda row: f" at data row {row + 1}" if leaves_out else ""  # a sample is in another order
+    place = lambda row: f" at data row {row + 1}" if leaves_out else ""  # a sample has another order
     shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
     said = f"{len(rows)} target(s) are more than {FAR_TARGET:g} robust standard deviations from the median, after a gap: {shown}"
     if is_refused:
@@ -287,8 +285,9 @@ def checked_targets(
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Return masks of targets that are codes for missing values, and of other outliers.
 
-    NaN is neither. Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation is 1.4826 times the median distance from the
-    median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits of integer types, values from 10³⁰, and outliers in at least 3 rows, but not 0.
+    Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation
+    is 1.4826 times the median distance from the median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits
+    of integer types, values from 10³⁰, and values of at least 3 outliers, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]
@@ -306,7 +305,7 @@ def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"],
 
 
 def _is_fill(size: float) -> bool:
-    """Return True if a number of this size usually stands for a missing one."""
+    """Return True if a number of this size often stands for a missing value."""
     text = f"{size:.7g}"
     digits = text.replace(".", "")
     is_power = size >= 1e5 and text.split("e", 1)[0].rstrip("0") == "1"
@@ -314,7 +313,7 @@ def _is_fill(size: float) -> bool:
 
 
 def _is_beyond_in_logs(value: float, bulk: Float[np.ndarray, " n"]) -> bool:
-    """Return True if a value is far from all others in logarithms too, or these have the other sign or both."""
+    """Return True if a value is far from all others in logarithms, or has another sign."""
     sizes = np.sign(value) * bulk
     if (sizes < 0).any() or not (sizes > 0).any():
         return True

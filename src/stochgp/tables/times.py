@@ -1,8 +1,8 @@
-"""Dates and times as whole microseconds since 1970, however they are written, and the numbers that a model gets from them.
+"""Dates and times as microseconds since 1970, and the inputs that a model gets from them.
 
-31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013, 201410. Months and quarters are
-their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1, Q1 2014. A time with a zone is taken as UTC, one
-without as it stands; the two never mix in a column.
+31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013,
+201410. Months and quarters become their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar,
+2014Q1, Q1 2014. A time with a zone is converted to UTC. A column with both kinds is refused.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
 YEAR = 366 * DAY
 PARTS = ("yearday", "weekday", "hour")
-TAKEN = "is taken as"  # in notes on a reading that may be wrong
-# Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
+TAKEN = "is taken as"  # marks notes on dates that may be wrong
+# Days before each month in a leap year, so that a date has the same number in every year.
 _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
-_EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
-_CENTURY = 69  # two digits below it are of 20yy, as in POSIX
+_EVEN = 1.15  # largest ratio of steps between evenly spaced dates, such as months
+_CENTURY = 69  # two-digit years below it are 20yy, as in POSIX
 
 _NAMES = "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"
 _MONTHS = {name: number for number, name in enumerate(_NAMES, start=1)}
@@ -54,25 +54,25 @@ _FORMS = [
         rf"{_NAME}[-/']+(?P<y>\d{{2}})",
     )
 ]
-# Of texts: microseconds (UTC if `zoned`), 0 if a text is no date; the first two numbers of dates such as 1/13/2017.
+# Microseconds (UTC if `zoned`, 0 if a text is not a date) and the first two numbers of 1/13/2017.
 _DATES = np.dtype([("micros", int), ("is_date", bool), ("zoned", bool), ("first", int), ("second", int)])
 
 
 def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
-    """Return whole microseconds of Arrow dates or timestamps (0 if missing), and True if they are in UTC."""
+    """Return microseconds of Arrow dates or timestamps (0 if missing); True if they are UTC."""
     zone = getattr(values.type, "tz", None)
     exact = values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0)
     return (np.asarray(exact.to_numpy(), np.int64) if len(exact) else np.zeros(0, np.int64)), zone is not None
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """Return "days" and the other parts that vary; the day of the year only if times span more than a year."""
+    """Return "days" and other parts that vary; the day of the year only after a year."""
     parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
-    """Return days since `start`, yearday 1 to 366 (1 March is always 61), weekday 0 (Monday) to 6, or hour 0 to 24."""
+    """Return days since `start`, yearday 1 to 366, weekday 0 (Monday) to 6, or hour 0 to 24."""
     if name == "days":
         return (micros - start) / DAY
     if name == "weekday":
@@ -91,7 +91,7 @@ def day_of(micros: int) -> str:
 
 
 def dates_of(texts: Any, day_first: bool) -> np.ndarray:
-    """Return `_DATES` of an Arrow array of texts without missing ones. With `day_first`, 1/2/2017 is 1 February."""
+    """Return `_DATES` of texts. With `day_first`, 1/2/2017 is 1 February."""
     texts = pc.call_function("utf8_trim_whitespace", [texts])
     found, rest = np.zeros(len(texts), _DATES), np.arange(len(texts))
     for form in _FORMS if len(texts) else ():
@@ -104,7 +104,7 @@ def dates_of(texts: Any, day_first: bool) -> np.ndarray:
 
 
 def _read(match: Any, day_first: bool) -> np.ndarray:
-    """`_DATES` of the named parts of texts that match a form."""
+    """Return `_DATES` of the named parts of texts that match a form."""
     parts = dict(zip([field.name for field in match.type], match.flatten(), strict=True))
     found = np.zeros(len(match), _DATES)
 
@@ -146,7 +146,7 @@ def _read(match: Any, day_first: bool) -> np.ndarray:
 
 
 def _ahead(zone: str) -> int:
-    """Microseconds by which a zone is ahead of UTC."""
+    """Return the microseconds by which a zone is ahead of UTC."""
     digits = zone[1:].replace(":", "").ljust(4, "0")
     size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60) if zone[:1] in ("+", "-") else 0
     return -size if zone[:1] == "-" else size
@@ -155,8 +155,8 @@ def _ahead(zone: str) -> int:
 def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str, np.ndarray]:
     """Return True if the day is first in 1/2/2017, a note, and `dates_of` the different texts.
 
-    The first criterion that applies decides: a number above 12; `of_table`, the order in other columns; the order in which all dates are first days
-    of a month; in which they are evenly spaced; in which they change least from row to row. Else the day comes first.
+    The first criterion that decides is used: a number above 12; `of_table`, the order in other columns; only
+    first days of months; even spacing; the smallest changes from row to row. Otherwise the day comes first.
     """
     found = {True: dates_of(different, True)}
     rows = codes[found[True]["first"][codes] > 0]
@@ -180,7 +180,7 @@ def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) ->
 
     order, row = min(found, key=oddness), rows[int(np.argmax(first != second))]
     shown = f"{different[int(row)].as_py()!r} {TAKEN} {day_of(int(found[order]['micros'][row]))}"
-    said = f"the day or the month may come first in these dates; according to the gaps between dates, {shown}"
+    said = f"it is unclear whether the day or the month is first; based on the gaps between dates, {shown}"
     return order, said, found[order]
 
 
