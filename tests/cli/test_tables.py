@@ -139,7 +139,7 @@ def test_a_file_as_people_have_it_is_fitted_with_notes_on_stderr(tmp_path, capsy
     options = ["--target", "preis", "--out", tmp_path / "m", "--json", *QUICK[:-1]]
     code, out, err = run(capsys, "fit", tmp_path / "t.csv", *options)
     assert code == 0, err
-    assert "column 'Unnamed: 0': ignored: it only numbers the rows" in err
+    assert "column 'Unnamed: 0': ignored: it contains only row numbers" in err
     assert "2 rows of 61 are ignored: 2 without a target (the first: data row 8)" in err
     assert json.loads(out)["n_train"] == 61
     model = stochgp.load(tmp_path / "m")

@@ -301,9 +301,9 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")),
             folder,
             "y",
-            "have no parameters to learn",
+            "accept only the transforms 'log' and 'count'",
         ),
-        (SparseGPClassifier(), tmp_path / "one.parquet", "one", "one class only, 'a'"),
+        (SparseGPClassifier(), tmp_path / "one.parquet", "one", "values of 'one' are 'a'"),
         (SparseGPClassifier(), folder, "y", "continuous"),
     ]
     for model, path, target, message in refused:

@@ -99,7 +99,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     model = KernelGPRegressor(**settings).fit(X, y)
     before = model.predict(Z)
     with pytest.raises(
-        ValueError, match=r"the first row 4, have larger counts in some column than all rows of fit"
+        ValueError, match=r"the first at row 4, have a larger count in a column than all training rows"
     ) as caught:
         model.update(new, targets)
     assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     features = FeatureGPRegressor(
         "tanimoto", "tanimoto", n_features=20, learner=learners.SCGD(epochs=1), random_state=0
     ).fit(X, y)
-    with pytest.raises(ValueError, match="the first row 4, have larger counts"):
+    with pytest.raises(ValueError, match="the first at row 4, have a larger count"):
         features.partial_fit(new, targets)
 
 

@@ -257,15 +257,15 @@ def test_new_rows_join_what_the_line_leaves():
 
 
 def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
-    with pytest.raises(ValueError, match="mean='linear' is not taken by a feature GP"):
+    with pytest.raises(ValueError, match="a feature GP does not accept mean='linear'"):
         FeatureGPRegressor("linear", mean="linear").fit(X, Y)
     path = tmp_path / "rows.csv"
     pd.DataFrame(X, columns=list("abc")).assign(y=Y).to_csv(path, index=False)
-    with pytest.raises(ValueError, match="mean='linear' takes rows in memory"):
+    with pytest.raises(ValueError, match="mean='linear' needs rows in memory"):
         SparseGPRegressor(mean="linear").fit(str(path), "y")
-    with pytest.raises(ValueError, match="mean='trees' takes rows in memory"):
+    with pytest.raises(ValueError, match="mean='trees' needs rows in memory"):
         FeatureGPRegressor("linear", mean="trees").fit(str(path), "y")
-    with pytest.raises(ValueError, match="mean='linear' is not taken with a likelihood of counts"):
+    with pytest.raises(ValueError, match="mean='linear' cannot be used with a likelihood of counts"):
         SparseGPRegressor(likelihood="poisson", mean="linear").fit(X, np.round(np.abs(Y)))
     with pytest.raises(
         ValueError, match="mean is 'constant'; it must be None, 'linear', 'trees' or a finite number"

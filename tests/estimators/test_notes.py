@@ -64,7 +64,7 @@ def test_the_report_says_what_is_exact(learner, what):
 
 def test_nothing_learned_is_said_as_such():
     plan = KernelGPRegressor(learner=None, random_state=0).fit(*make_data()).plan_
-    assert plan["learner"] == {"choice": None, "why": "learner=None: the hyperparameters given are kept"}
+    assert plan["learner"] == {"choice": None, "why": "learner=None keeps the given hyperparameters"}
 
 
 def test_a_summary_of_many_notes_has_twenty_lines():

@@ -88,7 +88,7 @@ def test_few_rows_have_what_they_ask_for():
 
 def test_a_student_t_needs_rows_that_are_held_out():
     learner = learners.SCGD(300, 2, 0.03, evaluator=learners.ByEvidence(validation_fraction=0.0))
-    with pytest.raises(ValueError, match="rows that learning holds out, and there are none"):
+    with pytest.raises(ValueError, match="is fitted to held-out rows, but there are none"):
         fitted(learner=learner, likelihood="student-t")
     assert "held out" in fitted(learner=learner).plan_["likelihood"]["why"]
 
@@ -97,7 +97,7 @@ def test_other_values_are_refused():
     for name in ("negative-binomial", "poisson"):
         with pytest.raises(ValueError, match=f"likelihood '{name}' is of SparseGPRegressor"):
             fitted(likelihood=name)
-    with pytest.raises(TypeError, match="classes are for SparseGPClassifier"):
+    with pytest.raises(TypeError, match="for classes, use SparseGPClassifier"):
         fitted(likelihood=Bernoulli())
     with pytest.raises(ValueError, match="df is 1.5"):
         fitted(likelihood=StudentT(frozen(1.5)))

@@ -152,7 +152,7 @@ def test_a_shift_of_the_targets_is_said(whole, tmp_path):
 def test_what_does_not_grow_learns_from_no_stream():
     assert not hasattr(SparseGPRegressor(), "partial_fit")
     assert not hasattr(SparseGPRegressor(learner=SVGP()), "partial_fit")
-    with pytest.raises(ValueError, match="leave it None"):
+    with pytest.raises(ValueError, match="set it to None"):
         SparseGPRegressor(learner="ivsgpr", n_inducing_mean=9).fit(X, y)
     with pytest.raises(ValueError, match="features"):
         streamed([0, 80]).partial_fit(X[:, :1], y)

@@ -49,7 +49,7 @@ def test_noise_that_can_be_solved_for_stays():
 def test_standard_deviations_hardly_change():
     data, gp = make_rows(), KernelGP(kernels.Matern32(2.0, 1.0), 1e-5)
     found, growth, why = floor(gp, data)
-    assert "1e-05 was learned; raised" in why
+    assert "raised from the learned 1e-05" in why
     variances = [left_out(model, data).variance for model in (gp, found)]
     assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * NOISE_SHARE
     # Variances of f grow too, so that growth is the smaller part of it.

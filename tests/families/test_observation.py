@@ -112,19 +112,19 @@ def test_transformed_targets_may_have_heavy_tails():
 REFUSED = {
     "sgpr": (
         {"likelihood": "student-t", "learner": "sgpr"},
-        "SGPR takes Gaussian noise, but the likelihood is StudentT",
+        "SGPR needs Gaussian noise, but the likelihood is StudentT",
     ),
-    "svdgp": ({"likelihood": "student-t", "learner": "svdgp"}, "SVDGP takes Gaussian noise"),
-    "ivsgpr": ({"likelihood": "student-t", "learner": "ivsgpr"}, "IVSGPR takes Gaussian noise"),
-    "learner": ({"likelihood": "student-t", "learner": stochgp.learners.SGPR()}, "SGPR takes Gaussian noise"),
+    "svdgp": ({"likelihood": "student-t", "learner": "svdgp"}, "SVDGP needs Gaussian noise"),
+    "ivsgpr": ({"likelihood": "student-t", "learner": "ivsgpr"}, "IVSGPR needs Gaussian noise"),
+    "learner": ({"likelihood": "student-t", "learner": stochgp.learners.SGPR()}, "SGPR needs Gaussian noise"),
     "name": ({"likelihood": "student"}, "did you mean 'student-t'"),
-    "classes": ({"likelihood": likelihoods.Softmax(3)}, "classes are for SparseGPClassifier"),
+    "classes": ({"likelihood": likelihoods.Softmax(3)}, "for classes, use SparseGPClassifier"),
     "no counts": ({"likelihood": "poisson"}, "counts must be whole numbers of at least 0"),
     "transformed counts": (
         {"likelihood": likelihoods.Warped("poisson", "count")},
-        "takes counts as they are",
+        "does not accept a transform",
     ),
-    "warped counts": ({"likelihood": likelihoods.Warped("poisson", "log")}, "takes counts as they are"),
+    "warped counts": ({"likelihood": likelihoods.Warped("poisson", "log")}, "does not accept a transform"),
 }
 
 
@@ -137,10 +137,10 @@ def test_what_does_not_go_together_is_refused_in_one_line(name):
 
 
 def test_a_mean_of_counts_is_positive():
-    with pytest.raises(ValueError, match=r"mean is 0\.0; that of counts must be positive"):
+    with pytest.raises(ValueError, match=r"the mean of counts must be positive, but mean is 0\.0"):
         SparseGPRegressor(likelihood="poisson", mean=0.0).fit(X, TARGETS["poisson"])
 
 
 def test_a_stream_takes_gaussian_noise():
-    with pytest.raises(ValueError, match="SVDGP takes Gaussian noise"):
+    with pytest.raises(ValueError, match="SVDGP needs Gaussian noise"):
         SparseGPRegressor(learner="svdgp", likelihood="student-t").partial_fit(X, TARGETS["student-t"])

@@ -57,13 +57,13 @@ def test_it_may_be_transformed(Laplace):
 
 @pytest.mark.parametrize("kind", [KernelGPRegressor, FeatureGPRegressor])
 def test_other_families_say_which_takes_it(kind, Laplace):
-    with pytest.raises(TypeError, match="SparseGPRegressor takes it") as caught:
+    with pytest.raises(TypeError, match="only SparseGPRegressor accepts it") as caught:
         kind(likelihood=Laplace()).fit(X[:30], Y[:30])
     assert "\n" not in str(caught.value)
 
 
 def test_a_learner_that_cannot_take_it_says_which_can(Laplace):
-    with pytest.raises(ValueError, match="likelihood is Laplace: learner='svgp' or 'vgp' takes any"):
+    with pytest.raises(ValueError, match="likelihood is Laplace; learner='svgp' and 'vgp' accept any"):
         SparseGPRegressor(likelihood=Laplace(), learner="sgpr").fit(X[:30], Y[:30])
 
 

@@ -189,7 +189,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(name, fitted, tmp_path):
 REFUSED = {
     "learner": ({"learner": "svpg"}, "did you mean"),
     "n_inducing": ({"n_inducing": 0}, "n_inducing is 0"),
-    "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "leave it None"),
+    "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "set it to None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
     "missing": ({"missing": "skip"}, "missing"),
@@ -204,7 +204,7 @@ def test_impossible_settings_are_refused(name):
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="one class only, 'a'"):
+    with pytest.raises(ValueError, match="have the class 'a'"):
         SparseGPClassifier().fit(X, ["a"] * 80)
 
 

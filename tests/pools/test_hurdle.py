@@ -69,7 +69,7 @@ def test_draws_have_the_value_as_often_as_is_predicted(model):
     covariance = model.predict(NEW, return_cov=True)[1]
     functions = model.sample_functions(S, 2)(NEW)
     assert_allclose(np.cov(functions), covariance, atol=6 * covariance.max() / S**0.5)
-    with pytest.raises(ValueError, match="give a NumPy array"):
+    with pytest.raises(ValueError, match="pass a NumPy array"):
         model.sample_functions(2)(jnp.asarray(NEW, jnp.float32))
 
 
@@ -126,7 +126,7 @@ def test_the_value_that_is_tried(y, weight, value):
 
 
 def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=f"point_mass is 7, the target of 0 of {N} rows"):
+    with pytest.raises(ValueError, match=f"point_mass is 7, which is the target of 0 of {N} rows"):
         GPRegressor(point_mass=7).fit(X, Y)
     with pytest.raises(ValueError, match="point_mass is 'often'"):
         GPRegressor(point_mass="often").fit(X, Y)
@@ -137,7 +137,7 @@ def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
         raise MemoryLimitError("no memory")
 
     monkeypatch.setattr(pool, "read_files", refuse)
-    with pytest.raises(MemoryLimitError, match="no memory; FeatureGPRegressor reads files block by block"):
+    with pytest.raises(MemoryLimitError, match="no memory; FeatureGPRegressor reads files in blocks"):
         GPRegressor().fit(tmp_path / "rows.csv", "y")
 
 

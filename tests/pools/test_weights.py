@@ -128,7 +128,7 @@ def test_a_member_whose_mean_is_clearly_worse_than_a_constant_has_no_weight():
     best = Normal(f, s).logpdf(y)
     found = replace(found, log_density=np.stack([best, found.log_density[:, 1], best], axis=1))
     assert found.informative() == ["b"] and stack(found).names == ["b"]
-    assert "2 members predict worse than a constant" in stack(found).why
+    assert "2 members with a mean worse than a constant" in stack(found).why
     assert found.of(["a", "c"]).informative() == ["a", "c"], (
         "if a constant beats all, none is left out for it"
     )

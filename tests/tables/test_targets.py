@@ -109,7 +109,7 @@ DURATIONS = {
 @pytest.mark.filterwarnings("ignore:A column-vector y")
 @pytest.mark.parametrize("container", DURATIONS)
 def test_durations_are_seconds_whatever_holds_them(container):
-    with pytest.warns(UserWarning, match="the targets are durations, in seconds"):
+    with pytest.warns(UserWarning, match="targets and predictions are durations, in seconds"):
         np.testing.assert_allclose(read_targets(DURATIONS[container]), SECONDS, rtol=1e-12)
 
 

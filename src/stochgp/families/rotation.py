@@ -117,7 +117,7 @@ def _refusal(
         f"{type(learner).__name__} does not learn a rotation": not isinstance(
             learner, AbstractConditionals | FullBatch
         ),
-        "the kernel is not an RBF or Matérn kernel with a lengthscale for each of several inputs": (
+        "the kernel is not RBF or Matérn with one lengthscale for each of several inputs": (
             kernel_and_directions(kernel) is None or dense.terms_of(kernel) is None
         ),
         "learning ended before a rotation could be tried": learned.result not in DONE,

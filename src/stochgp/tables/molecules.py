@@ -251,7 +251,7 @@ def smiles_column(table: Any) -> str | None:
     if len(columns) > 1:
         others = ", ".join(map(repr, columns))
         raise TableError(
-            f"the Tanimoto kernel needs one column of SMILES, or counts; drop the other columns of {others}"
+            f"the Tanimoto kernel needs one column of SMILES, or counts, but the table has the columns {others}"
         )
     return next(iter(columns))
 
