@@ -51,8 +51,8 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-SHARE_FOR_POSTERIOR = 0.3  # share of the time left at the start of learning that the posterior gets
-ROWS_FOR_NOISE = 1_000  # rows to compute the variance around a mean function
+SHARE_FOR_POSTERIOR = 0.3  # share of the remaining time that is reserved for the posterior
+ROWS_FOR_NOISE = 1_000  # number of rows to estimate the variance around a fitted mean
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def learn(
 ) -> tuple[FitResult, MemorySource]:
     """Return the result of learning, and the rows used for it.
 
-    Learning leaves `keep_seconds` of the time limit for the posterior (None: 30 %), but may use
+    Learning leaves `keep_seconds` of the time limit for the posterior (None: 30 %), but has at least
     `min_seconds`. Raises MemoryLimitError if learning would exceed the memory limit.
     """
     left = deadline.left()
@@ -166,7 +166,7 @@ def learn(
             RESULTS.time_limit, f"the time limit allowed learning from only {N} of {data.n_rows} rows"
         )
     if found.result in _ENDED:
-        context.end(found.result, _ENDED[found.result])  # later steps are then quick
+        context.end(found.result, _ENDED[found.result])  # so that later steps are short
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     context.report |= {"rows_on_device": on_device, "peak_bytes": need}

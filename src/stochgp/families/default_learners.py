@@ -54,7 +54,7 @@ KERNEL_LEARNERS: dict[str, Any] = {
     "loo": LeaveOneOut(),
     "vecchia": Vecchia(),
 }
-MIRROR = SVDGP(mirror_rate=InverseRoot(1.0, 1.0))  # gradient steps find the scale of a variance slowly
+MIRROR = SVDGP(mirror_rate=InverseRoot(1.0, 1.0))  # gradient steps are slow to learn the scale of a variance
 SPARSE_LEARNERS: dict[str, Any] = {
     "svgp": SVGP(),
     "vgp": VGP(),
@@ -81,7 +81,7 @@ def uses_all_rows(estimator: Any, n_rows: int, n_latent: int) -> bool:
 def named_learner(
     learner: Any, named: Mapping[str, Any], auto: Chosen | None = None
 ) -> tuple[AbstractLearner, str]:
-    """Return the learner of this name, or a given learner, and the reason; "auto": `auto`."""
+    """Return the learner of this name, or a given learner, and the reason."""
     if isinstance(learner, AbstractLearner):
         return learner, AS_GIVEN
     if auto is not None:
@@ -116,11 +116,11 @@ def _automatic(n_rows: int, hurried: bool, grouped: bool) -> tuple[AbstractLearn
         why = f"the exact likelihood of all rows, with a weak prior, is fast up to {FULL_BATCH_ROWS} rows"
         return FULL_BATCH, why
     if hurried:
-        why = f"the exact likelihood of {SUBSET_ROWS} random rows; the time limit is too short to search for neighbours"
+        why = f"the time limit is too short to search for neighbours, so learning uses {SUBSET_ROWS} random rows"
         return FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD), why
     found = ROW_BY_ROW if n_rows <= MAX_ROW_BY_ROW else LeaveOneOut()
     m = found.n_neighbours + found.n_scored - 1
-    why = f"with more than {FULL_BATCH_ROWS:,} rows, the log density of left-out rows, each predicted from {m} near rows"
+    why = f"with more than {FULL_BATCH_ROWS:,} rows, learning maximises the log density of left-out rows, each given {m} nearby rows"
     return found, why
 
 

@@ -153,7 +153,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 and self.learner == "scgd"
                 and data.everything is None
             ):
-                why = "linear features have no parameters; the likelihood is maximised over both variances"
+                why = "linear features have no parameters, so learning only maximises the likelihood over both variances"
                 context.record("learner", None, why)
                 learned = learned_variances(start, data, context)
                 reporter(data, context)(learned.history[0])
@@ -213,7 +213,7 @@ class FeatureGPRegressor(FamilyRegressor):
         return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
-        """Return initial features, noise and variance; k(x, x) has the average of y²."""
+        """Return initial features, noise and variance; the means of k(x, x) and y² are equal."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -304,7 +304,7 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
             moments = add_up(learned.gp, in_time(chunks))
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
-        why = f"of {data.n_all}; there was no time for a pass over all rows, so the posterior uses a uniform sample"
+        why = f"out of {data.n_all} rows; there was no time for a pass over all rows, so the posterior uses a uniform sample"
         context.record("closing_rows", data.n_rows, why)
         context.end(result, "the posterior uses a uniform sample of the rows")
         return learned._replace(result=result, converged=False)

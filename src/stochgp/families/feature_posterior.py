@@ -35,7 +35,7 @@ Stream = tuple[Moments, float]
 
 
 def stream_of(gp: FeatureGP, moments: Moments) -> Stream:
-    """Return the stream of a fit."""
+    """Return the moments and the variance that `partial_fit` needs."""
     return jax.tree.map(_wide, moments), float(gp.variance)
 
 
@@ -78,8 +78,8 @@ def beyond_limits(
 ) -> Extrapolation:
     """Return features for inputs outside the training range.
 
-    Far from the range, f varies like the targets; near it, f has the slopes of the posterior mean inside.
-    Slopes of a stationary GP are Gaussian, so median |slope| / 0.6745 is a robust root mean square.
+    Far outside, f varies as much as the targets; near the range, f has typical slopes of the posterior mean.
+    Slopes of a stationary GP are Gaussian, so median |slope| / 0.6745 estimates their root mean square.
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
@@ -129,7 +129,7 @@ def refit_on_all_rows(
     source: MemorySource,
     context: FitContext,
 ) -> FitResult:
-    """Learn again from `gp` without held-out rows, as long and at the same rate as `first`.
+    """Learn again from `gp` without held-out rows, with the steps and rate of `first`.
 
     Return `first` if it used many rows, or if time ended the second run. Both variances are those of `first`,
     because features of all rows nearly interpolate them.
@@ -140,7 +140,7 @@ def refit_on_all_rows(
     if not (few and refits and first.result in DONE):
         return first
     B, options = first.plan.batch_size, dict[str, Any]()
-    if learner.learning_rate is None:  # from trials; None if a rule sets it
+    if learner.learning_rate is None:  # the rate from trials, or None if a rule sets the rate
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
     epochs = max(1, round(first.n_iter / max(1, source.size // B)))
     held = dataclasses.replace(evaluator, validation_fraction=0.0)

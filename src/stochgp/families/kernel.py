@@ -145,8 +145,7 @@ class KernelGPRegressor(FamilyRegressor):
         sample_weight
             Frequency weights ρ: a row has the noise variance σ²/ρ.
         groups
-            The group of each row, such as a day or a patient, as numbers or text. Groups are held out
-            together.
+            The group of each row, such as a day or a patient, as numbers or text. Whole groups are held out.
         checkpoint
             A file with the state of the fit. After a crash, `fit` with the same data continues from it.
         callback
@@ -267,7 +266,7 @@ def learned_kernel_gp(
 
 
 def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:
-    """Return the optimum on at most 1,000 random rows; with few rows return `gp`."""
+    """Return the optimal model for at most 1,000 random rows; with few rows return `gp`."""
     order = np.random.default_rng(context.seed("start")).permutation(source.size)
     size = min(START_ROWS, source.size // 4)
     start = gp
@@ -287,6 +286,6 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> Kerne
     if isinstance(given, str):
         encoder = vars(estimator).get("_encoder_of_pool", data.encoder)
         kernel = near_in_time(kernel, encoder, data.n_rows, data.rows.group)
-    if isinstance(given, str) and given == "tanimoto":  # for the mean of f
+    if isinstance(given, str) and given == "tanimoto":  # the constant models the mean of f
         kernel = kernel + kernels.Constant(positive(spread, dtype=dtype))
     return cast(KernelGP(kernel=with_packing(kernel, is_packed(data.encoder)), noise=noise), estimator.dtype)

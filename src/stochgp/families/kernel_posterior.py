@@ -37,14 +37,14 @@ from stochgp.solvers.choice import choose_solver
 CALIBRATION_ROWS = 2000  # training rows for the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # the same if time is short
 LOCAL_SECONDS = 2.5  # to prepare local predictions, including compilation
-MAX_GROWTH = 0.25  # if a noise floor increases variances by more, predictions are local
+MAX_GROWTH = 0.25  # if a noise floor increases variances by a larger share, predictions are local
 MAX_RESIDUAL = 0.5  # if the residual at the time limit is larger, predictions are local
 NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # see `noise_floor`
 
 FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 3, 64, 32
 # θ is drawn for at most 200 rows, or 400 if there are fewer than FEW_ROWS rows per parameter.
 MOST_ROWS, MOST_ROWS_OF_MANY, FEW_ROWS = 200, 400, 20
-QUANTILE, LEAST_SHARE = 0.9, 1e-3  # largest weights, as a quantile; smallest, as a share of their mean
+QUANTILE, LEAST_SHARE = 0.9, 1e-3  # upper bound of weights, as a quantile; smallest share of the mean weight
 STEP = 1e-5  # of finite differences by unconstrained parameters
 
 
@@ -83,7 +83,7 @@ def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
     if estimator.solver == "auto":
         return (
             "local" if data.n_rows > LOCAL_ROWS else "global",
-            f"predictions use all rows up to {LOCAL_ROWS} rows, and near rows above",
+            f"predictions use all rows up to {LOCAL_ROWS} rows, and nearby rows above",
         )
     return "local" if estimator.solver == "local" else "global", AS_ASKED
 
@@ -127,9 +127,8 @@ def noise_floor(
 
     If the targets have no noise, learning makes σ² tiny, and A = K + Σ has a large condition number. σ² is
     therefore at least 5 % of the median variance of f at training rows given their nearest other rows
-    (`near`).  σ² is also at
-    least 3 times the rounding error of K, eps √N times the mean variance, minus the 5 % quantile of the
-    variances of f.
+    (`near`). σ² is also at least 3 times the rounding error of K, eps √N times the mean variance, minus the 5
+    % quantile of the variances of f.
     """
     learned = float(gp.noise_variance)
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
@@ -150,7 +149,7 @@ def noise_floor(
 
 
 def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
-    """Return the calibrated local posterior, with few neighbours if that loses little."""
+    """Return the calibrated local posterior, with few neighbours if the loss is small."""
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")

@@ -71,7 +71,7 @@ def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
 
 
 def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
-    """Return predictions of 1,000 rows from neighbours; None if rows or resources are few."""
+    """Return predictions of 1,000 rows from neighbours, or None (few rows, time or memory)."""
     if data.n_rows <= SMALL or deadline.left() < OPTIONAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
@@ -148,8 +148,8 @@ def error_distribution(
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     """Return random rows with leave-one-out errors, in standard deviations.
 
-    The posterior predicts each row from all other rows, if it supports this for groups. Otherwise neighbours
-    predict it, and the errors are scaled to a mean square of 1.
+    Each row is predicted from all other rows, if the posterior can do so (with groups: without its group).
+    Otherwise it is predicted from neighbours, and the errors are scaled to a mean square of 1.
     """
     rows = some_rows(data.n_rows, ROWS)
     group, weight = (

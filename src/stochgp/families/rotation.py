@@ -27,15 +27,15 @@ from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.base import SMALL
 
-MIN_ROWS = 1000  # half of them compare models, and a rotation has D² numbers
+MIN_ROWS = 1000  # half of the rows are scored, and a rotation has D² numbers
 MAX_ROUNDS = 5
 # A rotation is tried if the share of ‖M‖² off the diagonal is above this.
 MIN_CORRELATED = 0.01
-# Neighbourhoods, rows with gradients in each, and rows other than its centre.
+# Numbers of neighbourhoods, of gradients in each, and of neighbours of its centre.
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
-# Neighbourhoods, and rows with gradients in each, if rows have groups.
+# Numbers of neighbourhoods and of gradients in each, if rows have groups.
 IN_GROUPS = 2048, 1
-SCORED = 4096  # other rows, which compare two models
+SCORED = 4096  # number of other rows that are scored to compare two models
 TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
@@ -69,7 +69,7 @@ def rotate_inputs(
     context.record(
         "rotation",
         n_rounds,
-        refusal or f"lengthscales are along {axes}; left-out rows: {reasons}",
+        refusal or f"lengthscales are along {axes}; from left-out rows: {reasons}",
     )
     return kept
 
@@ -132,11 +132,11 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """Return M of these rows; the mean is given all rows or, if they are many, near rows."""
+    """Return M of these rows, for the mean given all rows, or nearby rows if N is large."""
     if source.size <= SMALL and not source.in_groups:
         return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, X, rows, NEIGHBOURS)
-    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # nearest row last, then the row
+    near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest, then the row itself, last
     n_slopes = IN_GROUPS[1] if source.in_groups else SLOPES
     return outer_products(gp, source, near, is_small(gp, source.on_host(rows[:SOME])), n_slopes)
 

@@ -97,7 +97,7 @@ def solved(
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
         context.record("variance", "exact", f"from the Cholesky factor, for at most {EXACT_ROWS} rows")
     else:
-        of_near = f"from {NEAR} near rows, whose information has the weight {posterior.information:.3g}"
+        of_near = f"estimated from the {NEAR} nearest rows, with {posterior.information:.3g} times their information"
         context.record(
             "variance", "near rows", f"there are more than {EXACT_ROWS} rows or no Cholesky factor; {of_near}"
         )
@@ -119,7 +119,7 @@ def _solved(
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    """Solve with an iterative solver that needs `need` bytes; other memory may store K."""
+    """Solve with an iterative solver that needs `need` bytes; remaining memory may store K."""
     run_key = jax.random.split(context.solve_key, 3)[2]
     b, mesh = on_device(y[:, None], system.X.dtype), context.mesh
     if mesh is not None and mesh.size > 1:

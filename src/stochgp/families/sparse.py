@@ -91,9 +91,10 @@ class SparseGPRegressor(FamilyRegressor):
     n_inducing : int
         Number of inducing points; all rows if there are fewer.
     n_inducing_mean
-        Number of points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the mean is solved in
-        closed form (docs/methods/sparse.md) at the inducing points and random rows. 0: at the inducing points
-        only. None: up to 4,096, as rows and memory allow; for "svdgp" 8 per function of the covariance.
+        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the mean is
+        solved in closed form (docs/methods/sparse.md) at the inducing points and random rows. 0: only at the
+        inducing points. None: up to 4,096, as rows and memory allow; for "svdgp" 8 per function of the
+        covariance.
     likelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Also "gaussian", "student-t", and for counts "poisson" and
@@ -283,9 +284,7 @@ def _growing(
     dtype, N, D = np.dtype(estimator.dtype), data.n_rows, data.n_inputs
     kernel = resolve_kernel(estimator, "rbf", D, data.spread)
     n, asked = min(int(estimator.n_inducing), N), estimator.n_inducing_mean
-    context.record(
-        "n_inducing", n, "the largest number of functions; rows are added as functions during learning"
-    )
+    context.record("n_inducing", n, "the largest number of functions, which learning adds at training rows")
     if isinstance(learner, IVSGPR):
         q = Decoupled.of(n, None, D, dtype=dtype)
     else:

@@ -34,7 +34,7 @@ from stochgp.tables.molecules import Inputs
 AUTO = "auto"
 KERNEL, FEATURE, SPARSE = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 START_NOISE = 0.1  # initial noise variance, as a share of the targets' mean square
-LEAST_NOISE = 1e-10  # lower bound of the noise of kernel GPs, as a share of the same
+LEAST_NOISE = 1e-10  # lower bound of the noise variance of kernel GPs, as a share of the same mean square
 START_DF, START_SHAPE = 4.0, 10.0  # of the Student-t and of the negative binomial
 COUNT_VARIANCE = 1.0  # starting variance of kernels for the logarithm of a rate
 LEAST_COUNT = 0.5  # lower bound of the sum of counts, if all are 0
@@ -69,12 +69,12 @@ def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
                 f"df is {df:g}, but must be above 2, so that observations have a standard deviation"
             )
         return value
-    values = "" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise) as "
+    values = "an object" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise)"
     others = f": only {SPARSE} accepts it" if is_general else ""
     if isinstance(value, Bernoulli | Softmax):
         others = ": for classes, use SparseGPClassifier"
     raise TypeError(
-        f"likelihood must be one of {quoted(names)}, {values}a value of stochgp.likelihoods, or a Warped of one, not {value!r}{others}"
+        f"likelihood must be one of {quoted(names)}, {values} of stochgp.likelihoods, or Warped with one of these, not {value!r}{others}"
     )
 
 

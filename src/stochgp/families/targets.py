@@ -28,12 +28,12 @@ from stochgp.parameters import Positive
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import QUARTILE, AbstractTransform, Log, anchored
 
-CANDIDATES = ("sinh-arcsinh",)  # that "auto" compares
-POSITIVE_CANDIDATES = ("log",)  # compared too if all targets are positive
+CANDIDATES = ("sinh-arcsinh",)  # transforms that "auto" compares
+POSITIVE_CANDIDATES = ("log",)  # also compared if all targets are positive
 FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
-PENALTY = 10.0  # of the squared excess of log T' over its bound
+PENALTY = 10.0  # weight of the squared excess of log T' over its bound
 SPREAD = 1.0  # standard deviation of the prior on log θ
 DIFFERENCE = 1e-5  # step of numeric derivatives by γ
 MAX_LENGTHS = 20  # up to this many inputs, each has its own lengthscale

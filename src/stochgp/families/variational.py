@@ -46,7 +46,7 @@ SIZES = (4096, 2048, 1024)  # points of the mean; the first that rows and memory
 MAX_PRODUCTS = 2e11  # rows times squared points
 # Shares of the learned noise variance, which also includes errors due to few points.
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
-ROWS = 2048  # left-out rows that choose the share
+ROWS = 2048  # number of left-out rows to choose the share
 LEAST = 1e-3  # smallest share of the learned noise variance
 
 
@@ -66,7 +66,7 @@ def start(
     points = choose_points(data.X, n, key=context.start_key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
     few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
-    context.record("n_inducing", n, f"{few}; their initial values are centres of clusters of the rows")
+    context.record("n_inducing", n, f"{few}; inducing points start at centres of clusters of the rows")
     return cast(SparseGP(kernel, approximation, likelihood), dtype)
 
 
@@ -88,8 +88,8 @@ def refuse_fingerprints(estimator: Any) -> None:
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
     """Return q(f), and record the bound of all rows.
 
-    With Gaussian noise, q(u) is the optimum of all rows. Without time for a pass over the rows, q(u) is as
-    learned, and the bound is unknown.
+    With Gaussian noise, q(u) is the optimum of all rows. Without time for a pass over the rows, q(u) is
+    unchanged, and the bound is unknown.
     """
     is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
     try:
@@ -98,7 +98,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
         if is_sample:
-            why = f"of {data.n_all}; q(u) is from a uniform sample"
+            why = f"out of {data.n_all} rows; q(u) is from a uniform sample"
             context.record("closing_rows", data.n_rows, why)
         context.end(RESULTS.time_limit, "q(u) stays as it was learned")
         return VariationalPosterior.of(gp, data.n_inputs)
@@ -109,7 +109,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     else:
         context.record("q", "learned", "the optimum has a closed form only for Gaussian noise")
     if is_sample:
-        why = f"of {data.n_all}; other parameters were learned from a uniform sample of {data.n_rows}; the bound uses all rows"
+        why = f"out of {data.n_all} rows; other parameters were learned from a uniform sample of {data.n_rows}, and the bound uses all rows"
         context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, why)
     # The bound per row of all rows, in target units.
     context.report["elbo"] = bound - float(np.log(data.scale)) + data.log_slope

@@ -59,12 +59,12 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     """Gaussian process classification for any table, with a mixture of several models.
 
     The members of the pool are classifiers with a smooth, a rough and a linear kernel. With at most 5,000
-    rows a fifth of the rows is held out (with at most 1,000, each fifth in turn), with more rows as in
-    `GPRegressor`. The prediction is P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T). The weights w_k maximise
-    the mean of log P(y) over the held-out rows with T = 1, and then T maximises it
-    (`distributions.TemperatureScaling`). If the pool is not clearly better than its best member, only this
-    member is used. If there is time, the members then learn again from all rows. With fewer than 100 rows,
-    the only member has the smooth kernel.
+    rows, a fifth of the rows is held out, and with at most 1,000 rows each fifth in turn. With more rows, the
+    held-out rows are chosen as in `GPRegressor`. The prediction is P(y = c | x) ∝ (Σ_k w_k
+    P_k(y = c | x))^(1/T). The weights w_k maximise the mean of log P(y) over the held-out rows with T = 1,
+    and then T maximises it (`distributions.TemperatureScaling`). If the pool is not clearly better than its
+    best member, only this member is used. If there is time, the members then learn again from all rows. With
+    fewer than 100 rows, the only member has the smooth kernel.
 
     Parameters
     ----------
@@ -82,10 +82,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         The sorted labels.
     scores_ : dict
         Log loss and accuracy of each member on held-out rows, and the seconds of its fit.
-    estimators_, weights_, plan_, fit_report_, n_rows_, n_iter_, converged_, history_, fit_seconds_,
-    target_name_
+    estimators_, weights_, plan_, fit_report_, n_rows_, n_iter_, converged_, history_, fit_seconds_
         See `GPRegressor`.
-    n_features_in_, feature_names_in_
+    n_features_in_, feature_names_in_, target_name_
         See `GPRegressor`.
 
     Examples
@@ -116,8 +115,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     ) -> "GPClassifier":
         """Fit the members and their weights, like `GPRegressor.fit`.
 
-        Raises ValueError or TypeError for data or settings that cannot be used, or if no member fits into
-        memory.
+        Raises ValueError or TypeError for data or settings that cannot be used, or without memory.
 
         Parameters
         ----------
@@ -166,7 +164,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
     ) -> HeldOutPredictions:
-        """Return predictions of held-out rows; with few rows of all folds, if time allows."""
+        """Return predictions of held-out rows; with few rows of every fold, if time allows."""
         where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
         predicted = lambda members, i: [
             member._fitted.distribution(rows.X[i]).log_probabilities for member in members

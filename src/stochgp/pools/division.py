@@ -12,13 +12,13 @@ MAX_FEW_ROWS = 5_000  # up to this many rows, classifiers hold out the first of 
 # Share, largest number and smallest number (or a quarter) of held-out rows.
 SHARE, MOST, LEAST = 0.1, 2_000, 800
 MAX_SHARE_OF_GROUPS = 0.6  # largest share of rows in held-out groups
-MIN_SINGLES = 400  # smallest number of single rows in addition to blocks, or a quarter
+MIN_SINGLES = 400  # smallest number of held-out single rows in addition to blocks of time, or a quarter
 # Share of the last rows, and of earlier blocks, if rows have times.
 LAST, BEFORE = 0.15, 0.05
 
 LEARNED, SINGLE, BLOCK, UNSCORED = range(4)
 Roles = Int[np.ndarray, " N"]
-"""LEARNED: members learn from the row; else held out, as a single row or group, or in a block of time."""
+"""The role of each row: for learning, held out alone or with its group, or held out in a block of time."""
 
 
 def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> Roles:
@@ -32,7 +32,7 @@ def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -
     order = generator.permutation(len(sizes))
     enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
     some = order[: min(enough, len(sizes) // 2)]
-    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # the last group, or those before it
+    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # keep the last group, or the groups before it
         some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
     return SINGLE * np.isin(number, some)
 
@@ -89,6 +89,6 @@ def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Role
 
 
 def of_known_classes(rows: Data, role: Roles) -> Roles:
-    """Return roles in which rows of classes that members would not see are not held out."""
+    """Return roles that use all rows of a class for learning if all would be held out."""
     number = rows.y.astype(np.int64)
     return np.where(np.bincount(number, role == LEARNED)[number] == 0, LEARNED, role)

@@ -35,9 +35,9 @@ from stochgp.warning import silent
 BY_BLOCKS = "_by_blocks"  # suffix of names of members that are scored on blocks of time
 Member = Callable[[Data, Any], Any]  # (rows, memory limit) → estimator
 
-# With more rows, the kernel GP of a pool predicts from near rows, which is faster.
+# With more rows, the kernel GP of a pool predicts from nearby rows, which is faster.
 MAX_GLOBAL_ROWS = 20_000
-N_FACTORS = 2  # of the covariance matrix, before and after the update with held-out rows
+N_FACTORS = 2  # Cholesky factors in memory: before and after the update with held-out rows
 
 N_INDUCING = 256
 # Inducing points and learner of a classifier up to a number of rows, for speed.
@@ -59,7 +59,7 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
-    """Return a function for a classifier with this kernel, smaller if there are few rows."""
+    """Return a function that makes a classifier with this kernel, small for few rows."""
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
@@ -84,7 +84,7 @@ REGRESSORS: Mapping[str, Member] = {
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),
     "rough": classifier("matern12"),
-    # With a few standardised inputs, the prior variance is that of the other members.
+    # With a few standardised inputs, the prior variance is similar to that of the other members.
     "linear": classifier(lambda: Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4),
 }
 
@@ -97,7 +97,7 @@ def named_members(
     memory_limit: Any,
     kind: type,
 ) -> dict[str, Any]:
-    """Return the estimators of the setting `members`; clones if they are estimators."""
+    """Return new estimators according to the setting `members`."""
     if isinstance(members, Mapping):
         for name, member in members.items():
             if not isinstance(member, kind):
@@ -198,7 +198,7 @@ def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
 
 
 def takes_groups(name: str, names: Any) -> bool:
-    """Return False for the member that is scored on single rows, unlike the others."""
+    """Return False for the member that is scored on single rows instead of blocks."""
     return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
 
 

@@ -33,9 +33,9 @@ class Pool:
 
     The latent function at x is that of member k with probability w_k(x), and members are independent. A
     sampled function belongs, at x, to the first member whose cumulative weight exceeds u, with u uniform on
-    [0, 1]. Observations of a sampled function use the same member, or, if `pooling.is_joint` is False, one
-    that is drawn for each observation. All members have the same encoder. A pool of classifiers of
-    `n_classes` classes only has `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
+    [0, 1]. Observations of a sampled function use the same member or, if `pooling.is_joint` is False, a
+    member that is drawn for each observation. All members have the same encoder. A pool of classifiers has
+    only `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]
@@ -57,7 +57,7 @@ class Pool:
         return max(each) + len(self.members) * held
 
     def mean(self, X: Inputs) -> PerRow:
-        """Return Σ_k w_k m_k, in target units."""
+        """Return the mean of the mixture, in target units."""
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         return np.sum(self.pooling.weights(X) * means, axis=1)
 
@@ -76,10 +76,10 @@ class Pool:
         return mixed(self.pooling, [member.distribution(X) for member in self.members], X)
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """Return Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ.
+        """Return the covariance Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ.
 
-        P_kl(x, z) is the probability of member k at x and member l at z. If members are drawn for each
-        observation, P_kl = w_k w_lᵀ for different rows.
+        Member k has mean m_k and covariance C_k. P_kl(x, z) is the probability of member k at x and of member
+        l at z; if members are drawn for each observation, it is w_k(x) w_l(z) for different rows.
         """
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)

@@ -79,11 +79,12 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     """Gaussian process regression for any table, with a mixture of several models.
 
     The members of the pool are models of several families. A tenth of the rows is held out: at least 800 rows
-    or a quarter, at most 2,000, in whole groups. The members learn from the other rows. The prediction is p(y
-    | x) = Σ_k w_k p_k(y | x), with mean m. The weights w_k maximise the mean of log p(y) + log N(y | m, S)
-    over the held-out rows, where S is the mean square of y − m. If the pool is not clearly better than its
-    best member, only this member is used. The members are then updated with the held-out rows. With 100 to
-    1,000 rows, the members are compared by cross-validation. With fewer rows, the only member is a kernel GP.
+    or a quarter, at most 2,000, in whole groups. The members learn from the other rows. The predictive
+    density is p(y | x) = Σ_k w_k p_k(y | x), and its mean is m. The weights w_k maximise the mean of log p(y)
+    + log N(y | m, S) over the held-out rows, where S is the mean square of y − m. If the pool is not clearly
+    better than its best member, only this member is used. The members are then updated with the held-out
+    rows. With 100 to 1,000 rows, the members are compared by cross-validation. With fewer rows, the only
+    member is a kernel GP.
 
     If the rows have times, blocks of time and single rows are held out. Rows after the last training time
     have the weights from blocks, and other rows have the weights from single rows.
@@ -174,7 +175,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         X, y, sample_weight, groups, callback
             See `KernelGPRegressor.fit`.
         checkpoint
-            A path. Each member has a file with its name appended; this file stores the seed.
+            A path. Each member has its own file, with its name appended to the path.
         """
         check_settings(self.get_params(deep=False), self._choices)
         own = self.likelihood
@@ -231,7 +232,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return rows, np.full(len(rows), LEARNED), fold
 
     def _candidates(self, rows: Data, role: Roles, fold: Roles | None) -> dict[str, Any]:
-        """Return the members to fit; with times, one member is scored on single rows."""
+        """Return the members to fit; if rows have times, one is scored on single rows."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         in_time = bool((role >= BLOCK).any())

@@ -160,8 +160,7 @@ class Hurdle:
     """The member of a hurdle model that is always `value`, and the weights of the model.
 
     y is `value` with probability π(x), from `classifier`, else a draw of the regressor. `width` is the
-    precision of recorded targets. With `n_samples`, it is also that number of functions that are always
-    `value`.
+    precision of recorded targets. `n_samples` is the number of sampled functions, which are all constant.
     """
 
     value: float
@@ -210,7 +209,8 @@ class HurdleRegressor(PosteriorRegressor):
     """Hurdle model p(y | x) = π(x) δ(y − value) + (1 − π(x)) p(y | x, y ≠ value).
 
     `classifier` learns π(x) from all rows; `regressor` learns from rows with other targets. In `estimators_`
-    they are "at_value" and "elsewhere". `fit` raises ValueError unless 10 targets are `value` and 10 are not.
+    they are "at_value" and "elsewhere". `fit` raises ValueError if fewer than 10 targets are `value`, or
+    fewer than 10 are not.
     """
 
     value: float = 0.0

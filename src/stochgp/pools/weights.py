@@ -36,7 +36,7 @@ SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
 MAX_BELOW = 1e-3  # probability below 0 of positive targets
 MIN_WEIGHT = 0.03  # a member with less weight is dropped
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
-MIN_END_WEIGHT = 1e-3  # smallest weight before and after the last time
+MIN_END_WEIGHT = 1e-3  # smallest weight of a member before or after the last training time
 SURE = 1.0  # standard errors that the gain over the best member must exceed
 
 
@@ -213,7 +213,7 @@ def widen_for_later_times(
         if factor > 1:
             members[name]._fitted = members[name]._fitted.widened(factor)
             distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
-            # Blocks keep their old scores, so that a member does not gain because it was too narrow.
+            # Scores of blocks are unchanged, so that wider distributions do not improve them.
             density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
     context.report["widths"] = factors
     return replace(predictions, distributions=distributions, log_density=density)
@@ -236,9 +236,9 @@ def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = N
     useful = predictions.of(predictions.informative())
     density = np.average(useful.log_density, axis=0, weights=useful.weight)
     why = (
-        "distributions of counts cannot be mixed"
+        "these distributions of counts cannot be mixed"
         if ensemble
-        else "ensemble=False: the highest held-out density"
+        else "ensemble=False: only the best member is used"
     )
     return alone(useful.names[int(np.argmax(density))], why)
 
@@ -249,7 +249,7 @@ def alone(name: str, why: str) -> PoolWeights:
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
-    """Return the weights of the mixture if it beats the best member, else this member.
+    """Return the weights of the mixture if it is better than the best member.
 
     The gain on held-out rows must exceed one standard error. Each half of the rows is scored with the weights
     from the other half; with fewer than 10 groups, the mixture is used. Members with a weight below 3 %, or
@@ -267,7 +267,7 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     if why is None:
         rival = {"the pool": _half_by_half(useful)}
         found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
-        why = f"compared with {best!r}, {found.why} in the sum of both scores{note}"
+        why = f"compared with {best!r}, {found.why} (log density and error of the mean){note}"
         if found.name is None:
             return alone(best, why)
     while True:
@@ -293,7 +293,7 @@ def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
     shares = [dict(zip(end.names, end.values, strict=True)) for end in ends]
     w = np.array([[max(share.get(name, 0.0), MIN_END_WEIGHT) for name in names] for share in shares])
     values, later = w / w.sum(axis=1, keepdims=True)
-    why = f"up to the last time {ends[0].why}; after it {ends[1].why}"
+    why = f"until the last training time: {ends[0].why}; afterwards: {ends[1].why}"
     after = int(rising[0]), float(rows.X[:, rising[0]].max())
     return PoolWeights(names, values, why, later=later, after=after)
 

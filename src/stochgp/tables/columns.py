@@ -74,7 +74,7 @@ class Column:
 
 @contextlib.contextmanager
 def rewording(change: Callable[[str], str]) -> Iterator[None]:
-    """Change the text of a TableError from the block, for example to add a file's name."""
+    """Change the text of a TableError that the block raises."""
     try:
         yield
     except TableError as error:

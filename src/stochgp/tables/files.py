@@ -30,7 +30,7 @@ BUFFER_BYTES = 1 << 20  # bytes of a parquet column to read at a time
 CSV_BYTES = 1 << 22  # bytes of text to parse at a time
 START = 1 << 16  # first bytes, which show the form of a text file
 LINES = 50
-NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # also after a comma and a blank
+NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES if text)]  # also with a leading blank
 TEXT = pa.string()
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # other types become text
 _NARROW = re.compile(r"In CSV column #(\d+): .*conversion error to (\w+)")
@@ -220,7 +220,7 @@ def _of_feather(file: Path) -> Iterator[pa.Table]:
 
 
 def _of_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
-    """Yield all columns; `types` are by column names without blanks around them."""
+    """Yield tables of all columns; the keys of `types` are stripped column names."""
     form, names = _csv_form(file)
     typed = {name: types[name.strip()] for name in names if name.strip() in types}
     form["convert_options"].column_types = typed

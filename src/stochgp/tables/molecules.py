@@ -199,7 +199,7 @@ MORGAN = Morgan()  # for columns of SMILES
 
 
 def checked_counts(X: Any, whole: bool = False) -> Any:
-    """Return a CSR matrix of numbers ≥ 0. Raises ValueError, with row and column, for others."""
+    """Return a CSR matrix of numbers ≥ 0. Raises ValueError for other values, with the row."""
     if not scipy.sparse.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2 or X.dtype.kind not in "biuf":

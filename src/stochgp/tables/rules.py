@@ -17,8 +17,8 @@ from .readings import Reading
 
 MAX_CATEGORIES = 50
 # Bounds for numbers far from all other numbers of a column, such as 9,831 mm of rain in an hour.
-FAR = 10.0  # smallest distance from the median, in interquartile ranges
-ISOLATED = 7.0  # smallest ratio to the distance of 99.9 % of the values
+FAR = 10.0  # smallest distance of an outlier from the median, in interquartile ranges
+ISOLATED = 7.0  # smallest ratio of an outlier's distance to the distance of 99.9 % of the values
 BULK = 0.999
 MIN_ROWS = 20
 MAX_APART = 0.05  # largest share of isolated rows
@@ -152,7 +152,7 @@ def _rule_of_categories(
 def encode(
     rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool, new_categories: bool
 ) -> str:
-    """Write a column's numbers into `out`, which has zeros, and return a note."""
+    """Write a column's numbers into `out`, which is filled with zeros, and return a note."""
     if rule.kind == "dropped":
         if rule.fill is None or column.kind not in ("number", "boolean"):
             return ""
@@ -193,7 +193,7 @@ def texts_of(column: Column) -> Any:
 
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
-    """Return the column as the kind of the rule, and a note on other cells."""
+    """Return the column, converted to the kind of the rule, and a note on other cells."""
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)

@@ -79,7 +79,7 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
 
 
 def holds_classes(table: Any, name: str) -> bool:
-    """Return True if the column contains labels (text or booleans). Refuses unclear columns."""
+    """Return True for labels (text or booleans). Raises TableError for unclear columns."""
     column = _named_column(table, name, allow_missing=True)
     if column.kind != "text":
         return column.kind == "boolean"
@@ -121,7 +121,7 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
 
 
 def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " C"]:
-    """Return the sorted labels, including labels of a block. Raises TableError if too many."""
+    """Return sorted labels, including those of a block. Raises TableError for too many."""
     found, what = np.unique(label_column(table, name)), f"target column {name!r} contains"
     if labels is not None and len(found):
         if (labels.dtype == object) != (found.dtype == object):
@@ -240,7 +240,7 @@ def checked_weights(weight: np.ndarray, name: str = "sample_weight", row: str = 
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
-    """Return group numbers from 0. `groups` has a value for each row, such as a number or text."""
+    """Return group numbers from 0. `groups` has a value for each row: a number or text."""
     groups = unmasked(groups)
     found = np.asarray(groups)
     missing_labels(groups, "the group")
@@ -287,7 +287,7 @@ def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"],
 
     Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation
     is 1.4826 times the median distance from the median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits
-    of integer types, values from 10³⁰, and values of at least 3 outliers, but not 0.
+    of integer types, values from 10³⁰, and any value of at least 3 outliers, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]

@@ -2,7 +2,7 @@
 
 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013,
 201410. Months and quarters become their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar,
-2014Q1, Q1 2014. A time with a zone is converted to UTC. A column with both kinds is refused.
+2014Q1, Q1 2014. A time with a zone is converted to UTC. Columns with times of both kinds are refused.
 """
 
 from typing import Any
@@ -66,7 +66,7 @@ def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """Return "days" and other parts that vary; the day of the year only after a year."""
+    """Return "days" and other parts that vary (day of the year: if times span over a year)."""
     parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
