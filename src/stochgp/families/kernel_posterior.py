@@ -125,10 +125,10 @@ def noise_floor(
 ) -> tuple[KernelGP, float, str]:
     """Return the model with a solvable σ², the growth of typical variances, and the reason.
 
-    If the targets have no noise, learning makes σ² tiny, and A = K + Σ has a large condition number. σ² is
-    therefore at least 5 % of the median variance of f at training rows given their nearest other rows
-    (`near`). σ² is also at least 3 times the rounding error of K, eps √N times the mean variance, minus the 5
-    % quantile of the variances of f.
+    Without noise in the targets, learning makes σ² tiny, and A = K + Σ is ill-conditioned. σ² is therefore at
+    least 5 % of the median variance of f at training rows given their nearest other rows (`near`). σ² is also
+    at least 3 times the rounding error of K, minus the 5 % quantile of the variances of f. The rounding error
+    is eps √N times the mean variance.
     """
     learned = float(gp.noise_variance)
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
@@ -141,7 +141,7 @@ def noise_floor(
         return gp, 0.0, ""
     why = (
         f"raised from the learned {learned:.3g} so that a solver converges, to the larger of {NOISE_SHARE:.0%} of the median variance "
-        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error {rounding:.3g} of K minus the low quantile {least_usual:.3g} of these variances"
+        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error {rounding:.3g} of K minus {least_usual:.3g}, a low quantile of these variances"
     )
     raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     growth = (least - learned) / float(usual + learned)

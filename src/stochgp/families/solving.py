@@ -180,8 +180,8 @@ def relative_tolerance(
 ) -> float:
     """Return the relative residual ‖y − Aα‖/‖y‖ to reach.
 
-    It is share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1), an empirical rule, and at most 0.4 ·
-    `typical_error` / rms y: a residual adds about its own size to the errors of predictions, and with heavy
+    The empirical rule is share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1), and at most 0.4 ·
+    `typical_error` / rms y. A residual adds about its own size to the errors of predictions, and with heavy
     tails most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)

@@ -134,8 +134,8 @@ def fit_transforms(
 ) -> tuple[AbstractTransform, Preference]:
     """Return the fitted preferred transform, or else the first, and the preference.
 
-    On at most 300 random rows, the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with
-    noise minimise, with a weak prior on θ,
+    The parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise, with a weak
+    prior on θ and for at most 300 random rows,
 
         −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i).
 

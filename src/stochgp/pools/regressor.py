@@ -81,10 +81,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     The members of the pool are models of several families. A tenth of the rows is held out: at least 800 rows
     or a quarter, at most 2,000, in whole groups. The members learn from the other rows. The predictive
     density is p(y | x) = Σ_k w_k p_k(y | x), and its mean is m. The weights w_k maximise the mean of log p(y)
-    + log N(y | m, S) over the held-out rows, where S is the mean square of y − m. If the pool is not clearly
-    better than its best member, only this member is used. The members are then updated with the held-out
-    rows. With 100 to 1,000 rows, the members are compared by cross-validation. With fewer rows, the only
-    member is a kernel GP.
+    + log N(y | m, S) over the held-out rows. S is the mean square of y − m. If the pool is not clearly better
+    than its best member, only this member is used. The members are then updated with the held-out rows. With
+    100 to 1,000 rows, the members are compared by cross-validation. With fewer rows, the only member is a
+    kernel GP.
 
     If the rows have times, blocks of time and single rows are held out. Rows after the last training time
     have the weights from blocks, and other rows have the weights from single rows.

@@ -105,8 +105,8 @@ def may_be_counts(rows: Data) -> bool:
 def shift_of(rows: Data) -> float | None:
     """Return c if log(y + c) may suit the targets, else None.
 
-    c is half of the least positive target. No target may be negative, at most 1 % may be 0 (zeros would be
-    far from other values of log(y + c)), and log(y + c) must be less skewed than y.
+    c is half of the least positive target. No target may be negative, and log(y + c) must be less skewed than
+    y. At most 1 % may be 0, because zeros would be far from other values of log(y + c).
     """
     y = rows.y
     if y.min() < 0 or np.average(y == 0, weights=rows.weights) > MAX_ZEROS:

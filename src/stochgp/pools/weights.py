@@ -170,7 +170,7 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
 
 
 def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:
-    """Return the groups of held-out rows, or clusters of near rows."""
+    """Return the groups of held-out rows, or clusters of nearby rows."""
     inputs = next(iter(members.values()))._fitted.inputs
     return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
 

@@ -88,9 +88,9 @@ def _table(
 ) -> Float64[np.ndarray, "K S"]:
     """Return the statistics of L categories and, last, of none, from these rows.
 
-    For category l with n_l rows, they are the shrunk mean (Σ_l y + k m)/(n_l + k), log(1 + n_l) and perhaps
-    log σ_l, with frequency weights. m is the mean of all rows, and k = σ²/τ², from 0.5 to 1,000, is the ratio
-    of variances within and between categories. σ_l² is (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k).
+    Category l with n_l rows has the shrunk mean (Σ_l y + k m)/(n_l + k), log(1 + n_l) and perhaps log σ_l. m
+    is the mean of all rows, and k = σ²/τ², from 0.5 to 1,000, is the ratio of variances within and between
+    categories. σ_l² is (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k).
     """
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():

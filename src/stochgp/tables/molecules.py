@@ -2,8 +2,8 @@
 
 A count c of column d is the set of elements (d, 1), …, (d, c). Two rows share Σ_d min(x_d, z_d) elements, and
 the Tanimoto similarity of counts is the similarity of these sets. The largest training count of a column is
-its number of bits. Larger counts of new rows are stored as one further count of a row: similarities to
-training rows are exact, and two new rows share the smaller of their further counts.
+its number of bits. Larger counts of new rows are added up in one further count of a row. Similarities to
+training rows are exact; two new rows share the smaller of their further counts.
 """
 
 from collections.abc import Sequence
@@ -333,8 +333,8 @@ def refuse_further_counts(words: np.ndarray) -> None:
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(
-            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a larger count in a column than all training rows, "
-            "so they cannot be packed; fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
+            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a larger count in a column than all training rows and "
+            "cannot be packed; fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
         )
 
 

@@ -287,7 +287,7 @@ def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"],
 
     Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation
     is 1.4826 times the median distance from the median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits
-    of integer types, values from 10³⁰, and any value of at least 3 outliers, but not 0.
+    of integer types, and values from 10³⁰. Any value of at least 3 outliers is also a code, but not 0.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]
