@@ -346,4 +346,4 @@ def test_a_saved_model_has_its_trees(tmp_path):
     model.save(tmp_path / "model.safetensors")
     again = stochgp.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(NEW, True), model.predict(NEW, True))
-    assert "minus trees" in model.summary() and "that of trees" in model.plan_["mean"]["why"]
+    assert "minus trees" in model.summary() and "explained by trees" in model.plan_["mean"]["why"]

@@ -21,7 +21,7 @@ def test_the_automatic_learner_goes_with_the_rows():
     ):
         large, why = kernel_learner("auto", n_rows)
         assert large == loo
-        assert f"from {large.n_neighbours + large.n_scored - 1} rows" in why
+        assert f"given {large.n_neighbours + large.n_scored - 1} nearby rows" in why
     hurried, why = kernel_learner("auto", FULL_BATCH_ROWS + 1, hurried=True)
     assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
     assert "time limit" in why

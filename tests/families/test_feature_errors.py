@@ -83,7 +83,7 @@ def test_few_rows_have_what_they_ask_for():
     assert student.fit_report_["refit_steps"] > 0
     auto = fitted((X[:120], y[:120]), learner=learners.SCGD(epochs=20, learning_rate=0.03))
     assert auto.plan_["likelihood"]["choice"] == "gaussian"
-    assert "too little" in auto.plan_["likelihood"]["why"]
+    assert "too few" in auto.plan_["likelihood"]["why"]
 
 
 def test_a_student_t_needs_rows_that_are_held_out():

@@ -156,7 +156,7 @@ def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member()
     noisy -= np.logaddexp.reduce(noisy, axis=1)[:, None]
     predictions, scores = predicted([noisy, log_p], rows), {"a": {}, "b": {}}
     found = weigh(predictions, True)
-    assert found.names == ["b"] and "against 'b'" in found.why
+    assert found.names == ["b"] and "compared with 'b'" in found.why
     record_scores(predictions, scores)
     assert scores["b"]["log_loss"] < scores["a"]["log_loss"] and set(scores["a"]) == {"log_loss", "accuracy"}
 

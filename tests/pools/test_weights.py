@@ -108,7 +108,7 @@ def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member()
     weights = stack(found)
     best = max(found.names, key=lambda name: found.scores[name].mean())
     assert weights.names == [best] and weights.values.tolist() == [1.0]
-    assert f"against {best!r}, 'the pool' gains" in weights.why
+    assert f"compared with {best!r}, 'the pool' gains" in weights.why
 
 
 def test_a_member_without_information_is_left_out():

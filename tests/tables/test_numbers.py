@@ -33,8 +33,8 @@ def test_between_semicolons_a_comma_is_the_decimal_mark(tmp_path):
 def test_a_mark_that_nothing_decides_is_a_warning():
     values, said = encoded(COMMA[1])
     np.testing.assert_array_equal(values, (1000 * LENGTH).round())
-    assert "column 'a'" in said[0] and f"in all {N} values ','" in said[0] and repr(COMMA[1][0]) in said[0]
-    with pytest.warns(UserWarning, match="target 'y': in all 60 values ','"):
+    assert "column 'a'" in said[0] and f"in all {N} values, ','" in said[0] and repr(COMMA[1][0]) in said[0]
+    with pytest.warns(UserWarning, match="target 'y': in all 60 values, ','"):
         read_targets(COMMA[1])
     for decided in (["1,234", "950"] * N, ["$1,234", "$2,345"] * N, ["1.234", "2.345"] * N):
         assert encoded(decided)[1] == []
