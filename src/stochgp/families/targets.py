@@ -58,9 +58,7 @@ def standardised(
     values = found(rows.X) if isinstance(found, LinearMean) else values
     rest = dataclasses.replace(rows, y=rows.y - values)
     data = TrainingData.of(rest, settings[0], None, settings[1], leaves_inputs)
-    context.record(
-        "mean", mean, f"{share:.0%} of the variance of the targets is explained by {found.described}"
-    )
+    context.record("mean", mean, f"{share:.0%} of the targets' variance is explained by {found.described}")
     return dataclasses.replace(data, mean_function=found, mean_values=values)
 
 
