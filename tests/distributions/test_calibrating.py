@@ -28,12 +28,12 @@ def test_calibrated_predictions_are_left_as_they_are():
 
 
 def test_what_cannot_be_recalibrated_is_refused():
-    with pytest.raises(ValueError, match="15 left-out rows are too few"):
+    with pytest.raises(ValueError, match="15 held-out rows are too few"):
         PITRecalibration.fit(*rows(15, 2.0))
     found, y = rows(300, 2.0)
-    with pytest.raises(ValueError, match="repeated targets"):
+    with pytest.raises(ValueError, match="targets are repeated"):
         PITRecalibration.fit(found, np.rint(y))
-    with pytest.raises(ValueError, match="300 left-out targets are wanted"):
+    with pytest.raises(ValueError, match="must have 300 held-out targets"):
         PITRecalibration.fit(found, y[1:])
 
 

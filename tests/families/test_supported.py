@@ -34,7 +34,7 @@ def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind,
     }
     model = (KernelGPRegressor if kind == "kernel" else FeatureGPRegressor)(**settings).fit(X, y)
     low, high = supported_by(y)
-    with pytest.warns(UserWarning, match=rf"of {N} predicted means lie beyond .*: medians replace them"):
+    with pytest.warns(UserWarning, match=rf"of {N} predicted means are outside .*: medians replace them"):
         mean = model.predict(X)
     assert low <= mean.min() and mean.max() <= high
     with warnings.catch_warnings(action="ignore"):

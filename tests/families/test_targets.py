@@ -209,7 +209,7 @@ def test_what_cannot_be_used_is_refused(settings, y, words):
 def test_unknown_transforms_are_named():
     with pytest.raises(ValueError, match="did you mean 'log'"):
         likelihoods.Warped("gaussian", "logg")
-    with pytest.raises(TypeError, match="a transform is wanted"):
+    with pytest.raises(TypeError, match="transform must be a transform"):
         likelihoods.Warped("gaussian", 3)
 
 

@@ -1,4 +1,4 @@
-"""Predictive distributions of observations, as values."""
+"""Predictive distributions of observations."""
 
 from .base import AbstractDistribution
 from .calibrating import ConformalScores, PITRecalibration, TemperatureScaling

@@ -1,4 +1,4 @@
-"""The interface of predictive distributions. Everything is on the host, in NumPy and float64."""
+"""The interface of predictive distributions, computed on the host in float64 NumPy."""
 
 import abc
 import math
@@ -14,14 +14,14 @@ from jaxtyping import Float64
 from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.warning import silent, warn
 
-HELD = 1 << 19  # numbers of one part of an evaluation
-ARRAYS = 16  # that a search of quantiles holds at once
-# Probabilities, from either end, of the quantiles between which integrals over y are taken.
+HELD = 1 << 19  # maximum number of values in memory per chunk of rows
+ARRAYS = 16  # arrays in memory during a search for quantiles
+# Integrals over y are split at the quantiles of these probabilities and of 1 minus them.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
-OF_PIECE = 6  # Gauss–Legendre nodes between two of them
-MAX_STEPS = 200  # of a bisection; Newton needs five to ten
+OF_PIECE = 6  # Gauss–Legendre nodes per piece of an integral
+MAX_STEPS = 200  # steps of the root search; Newton's method needs five to ten
 MAX_SHOWN = 3  # rows in a representation
-CLOSE = 1e-13  # relative, of a probability, and of a bracket
+CLOSE = 1e-13  # relative tolerance of probabilities and of brackets of a root
 
 PerRow = Float64[np.ndarray, " N"]
 Points = Float64[np.ndarray, "N Q"]
@@ -30,35 +30,39 @@ Points = Float64[np.ndarray, "N Q"]
 class AbstractDistribution(eqx.Module):
     """The distribution of one observation at each of N rows.
 
-    `y` is a number for all rows, an array [N], or an array [N, Q] of Q points for each row; results have its shape, [N] for a number. Leaves
-    implement the methods with an underscore, for points [N, Q]. All arrays among their fields, and in these, have N rows.
+    `y` is a number for all rows, an array [N], or an array [N, Q] with Q points per row. Results have
+    the shape of `y`, or [N] if `y` is a number. Subclasses implement the methods that begin with an
+    underscore, for points [N, Q]. Every array in a field has N rows.
     """
 
-    # Methods are plain ones: Equinox would make a pytree of each that is called.
+    # Bypass Equinox, which would create a pytree for each method call.
     __getattribute__ = object.__getattribute__
 
     @property
     def n_rows(self) -> int:
-        """N."""
+        """The number of rows N."""
         return len(jax.tree.leaves(self)[0])
 
     @property
     def mean(self) -> PerRow:
-        """The mean of each row's observation; the median within `limits` if there is none or it is outside of them, with a warning."""
+        """The mean of each row; the median if no mean exists within `limits`, with a warning."""
         low, high = self.limits
         if self.tail_index <= 1:
-            warn("these distributions have no mean: medians take its place", stacklevel=2)
+            warn("these distributions have no mean: medians replace it", stacklevel=2)
             return np.clip(self.quantile(0.5), low, high)
         mean = self._moment(0)
         if (outside := (mean < low) | (mean > high)).any():
-            what = f"{outside.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
+            what = f"{outside.sum()} of {len(mean)} predicted means are outside the range that the training targets support, {low:.4g} to {high:.4g}"
             warn(f"{what}: medians replace them", stacklevel=2)
             mean[outside] = np.clip(self[outside].quantile(0.5), low, high)
         return mean
 
     @property
     def std(self) -> PerRow:
-        """The standard deviation of each row's observation, inf if there is none; that of one clipped to `limits` if it exceeds their distance."""
+        """The standard deviation of each row, inf if none exists.
+
+        If it exceeds the width of `limits`, `std` is that of observations clipped to `limits`.
+        """
         (low, high), std = self.limits, np.full(self.n_rows, math.inf)
         if self.tail_index > 2:
             std = self._moment(1)
@@ -68,19 +72,19 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def tail_index(self) -> float:
-        """Moments of lower order exist: ∞ for all of them, the degrees of freedom of a Student-t."""
+        """The order below which all moments exist; ∞ if all exist, ν for a Student-t with ν df."""
         base = getattr(self, "base", None)
         return math.inf if base is None else base.tail_index
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The range of means that the training targets support, that of the `base`; infinite if nothing is known."""
+        """The range of means that the training targets support; infinite if it is unknown."""
         base = getattr(self, "base", None)
         return (-math.inf, math.inf) if base is None else base.limits
 
     @property
     def is_discrete(self) -> bool:
-        """True for whole numbers, each with a probability."""
+        """True if observations are whole numbers, such as counts and class indices."""
         return False
 
     @property
@@ -89,42 +93,43 @@ class AbstractDistribution(eqx.Module):
         return self.is_discrete
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the distribution of these rows: a slice, an array of row numbers, or a mask."""
+        """Return the distribution of some rows; `rows` is a slice, row numbers or a mask."""
         return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) else leaf, self)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """Return the distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
-        raise ValueError(
-            f"a {type(self).__name__} is in its own units, not in those of {scale} · y + {shift}"
-        )
+        """Return the distribution of scale · y + shift for scale > 0.
+
+        Raises ValueError for counts, classes and transformed observations.
+        """
+        raise ValueError(f"{type(self).__name__} cannot be rescaled to {scale} · y + {shift}")
 
     @abc.abstractmethod
     def _logpdf(self, y: Points) -> Points: ...
 
     @abc.abstractmethod
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        """Return (P(Y ≤ y), P(Y > y)), each accurate where it is small."""
+        """Return P(Y ≤ y) and P(Y > y), each accurate even if it is small."""
 
     @abc.abstractmethod
     def _quantile(self, p: Points) -> Points: ...
 
     def _before(self, y: Points) -> Points:
-        """P(Y < y)."""
+        """Return P(Y < y)."""
         return self._tails(y - 1 if self.is_discrete else y)[0]
 
     @property
     def _held(self) -> int:
-        """Numbers that an evaluation at one point of one row holds: as many as describe the row."""
+        """The number of values in memory per row and point of an evaluation."""
         sizes = (leaf.size for leaf in jax.tree.leaves(self) if isinstance(leaf, np.ndarray))
         return sum(sizes) // self.n_rows
 
     @property
     def _nodes(self) -> int:
-        """Points of an integral or a sum over all y."""
+        """The number of points of an integral or a sum over all y."""
         return 512 if self.is_discrete else 2 * len(BREAKS) * OF_PIECE
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        """Increasing points, the quantiles of these probabilities, between which F is smooth."""
+        """Return increasing points, the quantiles of p, between which F is smooth."""
         return self._quantile(p)
 
     def _own_breaks(self) -> Float64[np.ndarray, "N B"]:
@@ -132,13 +137,13 @@ class AbstractDistribution(eqx.Module):
         return self._breaks(np.broadcast_to(p, (self.n_rows, len(p))))
 
     def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
-        """`_tails` as integrals take them: of counts continued between half numbers."""
+        """Return `_tails` for integrals; counts override it with a continuous interpolation."""
         return self._tails(y)
 
     def _integrals(
         self, low: Points, high: Points, of_tails: Callable[[Points, Points, Points], list[Points]]
     ) -> list[Points]:
-        """∫ g dt from `low` to `high`, for every g of `of_tails(t, F(t), 1 − F(t))`."""
+        """Return ∫ g dt from `low` to `high` for each g in `of_tails(t, F(t), 1 − F(t))`."""
         nodes, w = np.polynomial.legendre.leggauss(OF_PIECE)
         half = (high - low) / 2
         t = (low + high)[..., None] / 2 + half[..., None] * nodes
@@ -150,7 +155,7 @@ class AbstractDistribution(eqx.Module):
         return below + above
 
     def _squares(self, y: Points) -> tuple[Points, Points]:
-        """Return (∫ F² dt up to y, ∫ (1 − F)² dt from y), in pieces between `_breaks`."""
+        """Return ∫ F² dt up to y and ∫ (1 − F)² dt from y, split at `_breaks`."""
         breaks = self._own_breaks()
         squares = lambda t, below, above: [below**2, above**2]
         under, over = self._integrals(breaks[:, :-1], breaks[:, 1:], squares)
@@ -166,14 +171,14 @@ class AbstractDistribution(eqx.Module):
         return below + self._integrals(low, y, squares)[0], above + self._integrals(y, high, squares)[1]
 
     def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
-        """Return (Mean, standard deviation), [N, 1], of observations clipped to [low, high]."""
+        """Return mean and standard deviation [N, 1] of observations clipped to [low, high]."""
         breaks = np.clip(self._own_breaks(), low, high)
         m = breaks[:, [breaks.shape[1] // 2]]
         first, second = self._from(m, breaks)
         return m + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
     def _from(self, m: Points, breaks: Points) -> list[Points]:
-        """∫_m (1 − F) dt − ∫^m F dt and 2 ∫_m (t − m) (1 − F) dt + 2 ∫^m (m − t) F dt between the first and the last break: E(Y − m) and E(Y − m)²."""
+        """Return E(Y − m) and E(Y − m)² as integrals of 1 − F above m and of F below m."""
         tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
         parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
         found = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
@@ -202,36 +207,36 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def var(self) -> PerRow:
-        """The variance of each row's observation, inf if there is none."""
+        """The variance of each row, inf if none exists."""
         return self.std**2
 
     @property
     def median(self) -> PerRow:
-        """The median of each row's observation."""
+        """The median of each row."""
         return self.quantile(0.5)
 
     def pdf(self, y: Any) -> np.ndarray:
-        """p(y), the probability where y is a count or a class; shapes are those of `logpdf`."""
+        """Return the density p(y), or the probability if y is a count or a class."""
         return np.exp(self.logpdf(y))
 
     def ppf(self, p: Any) -> np.ndarray:
-        """Return `quantile(p)`: SciPy's name."""
+        """Return `quantile(p)`, under SciPy's name."""
         return self.quantile(p)
 
     def rvs(self, size: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw `size` independent observations of each row, [N, size], or [N] if `size` is 1; `random_state` as in `sample`."""
+        """Draw `size` observations per row, [N, size]; [N] if `size` is 1. See `sample`."""
         found = self.sample(random_state, size)
         return found[:, 0] if size == 1 else found
 
     def to_frame(self, level: float = 0.9, backend: Any = "pandas") -> Any:
-        """Return a data frame of N rows: mean, standard deviation, median, and the ends of the central interval.
+        """Return a data frame with the columns mean, std, median, lower and upper.
 
         Parameters
         ----------
         level : float
-            The probability of the interval, above 0 and below 1.
+            The probability of the central interval from lower to upper, between 0 and 1.
         backend : str
-            "pandas", "polars" or "pyarrow", which must be installed.
+            "pandas", "polars" or "pyarrow"; the package must be installed.
         """
         lower, upper = self.interval(level).T
         columns = {"mean": self.mean, "std": self.std, "median": self.median, "lower": lower, "upper": upper}
@@ -240,21 +245,22 @@ class AbstractDistribution(eqx.Module):
         ).to_native()
 
     def logpdf(self, y: Any) -> np.ndarray:
-        """log p(y), the logarithm of the probability where y is a count or a class."""
+        """Return the log density log p(y), or the log probability of a count or a class y."""
         return self._at(lambda part, y: part._logpdf(y), y, (-np.inf, -np.inf))
 
     def cdf(self, y: Any) -> np.ndarray:
-        """P(Y ≤ y)."""
+        """Return P(Y ≤ y)."""
         return self._at(lambda part, y: np.minimum(part._tails(y)[0], 1.0), y, (0.0, 1.0))
 
     def sf(self, y: Any) -> np.ndarray:
-        """P(Y > y) = 1 − cdf(y), accurate where it is small."""
+        """Return P(Y > y) = 1 − cdf(y), accurate even if it is small."""
         return self._at(lambda part, y: np.minimum(part._tails(y)[1], 1.0), y, (1.0, 0.0))
 
     def pit(self, y: Any, seed: int = 0) -> np.ndarray:
-        """Return the probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
+        """Return the probability integral transform F(y), uniform for calibrated predictions.
 
-        F(y); of counts, classes and point masses P(Y < y) + V P(Y = y), V uniform on [0, 1], drawn from `seed` (Czado, Gneiting and Held 2009).
+        For counts, classes and point masses, return P(Y < y) + V P(Y = y). V is uniform on [0, 1] and drawn
+        with `seed` (Czado, Gneiting and Held 2009).
         """
         found = self.cdf(y)
         if not self.has_masses:
@@ -263,46 +269,49 @@ class AbstractDistribution(eqx.Module):
         return before + np.random.default_rng(seed).uniform(size=found.shape) * (found - before)
 
     def crps(self, y: Any) -> np.ndarray:
-        """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
+        """Return the CRPS ∫ (F(t) − 1[t ≥ y])² dt in the units of y; lower is better."""
         return self._at(lambda part, y: part._crps(y), y, (np.inf, np.inf), self._nodes)
 
     def quantile(self, p: Any) -> np.ndarray:
-        """Return the least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
+        """Return the smallest y with P(Y ≤ y) ≥ p; [N] for a number p, [N, Q] for Q numbers.
 
-        Raises ValueError unless every p is above 0 and below 1.
+        Raises ValueError unless every p is between 0 and 1.
         """
         found = np.asarray(p, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"p is {p!r}; it must be a number or a list of numbers above 0 and below 1")
+            raise ValueError(f"p must be a number or a list of numbers between 0 and 1, but is {p!r}")
         asked = np.broadcast_to(found.reshape(1, -1), (self.n_rows, found.size))
         values = self._by_parts(lambda part, p: part._quantile(p), asked, ARRAYS * found.size)
         return values if found.ndim else values[:, 0]
 
     def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:
-        """Return (The quantiles (1 − level)/2 and (1 + level)/2): the central interval of each row. ValueError unless 0 < level < 1."""
+        """Return the central interval of each row: the quantiles (1 − level)/2 and (1 + level)/2.
+
+        Raises ValueError unless `level` is between 0 and 1.
+        """
         if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+            raise ValueError(f"level must be between 0 and 1, but is {level!r}")
         return self.quantile([(1 - level) / 2, (1 + level) / 2])
 
     def sample(self, key: Any, n: int = 1) -> Float64[np.ndarray, "N S"]:
-        """n independent draws for each row, [N, n]; `key` is a key, a number, or any `random_state`."""
+        """Draw n observations per row, [N, n]; `key` is a JAX key, a number or a `random_state`."""
         generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
         return self._draw(generator, n)
 
     def _at(self, evaluate: Callable, y: Any, limits: tuple[float, float], each: int = 1) -> np.ndarray:
-        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes; `each` row needs as many evaluations at once.
+        """Call `evaluate` on chunks of rows, for y of any allowed shape.
 
-        NaN gives NaN; −∞ and ∞ give the two `limits`.
+        NaN gives NaN; −∞ and ∞ give the two `limits`. `each` is the number of points per row in memory.
         """
         y = np.asarray(y, np.float64)
         if y.ndim > 2 or y.ndim > 0 and len(y) != self.n_rows:
             raise ValueError(
-                f"y has shape {y.shape}; a number is wanted, or {self.n_rows} rows: one value a row, or [N, Q]"
+                f"y must be a number or have {self.n_rows} rows, as [N] or [N, Q], but has shape {y.shape}"
             )
         points = np.broadcast_to(y, (self.n_rows, 1)) if y.ndim == 0 else y
         points = points if y.ndim == 2 else points.reshape(self.n_rows, 1)
         finite = np.isfinite(points)
-        with np.errstate(over="ignore"):  # squares of the largest numbers
+        with np.errstate(over="ignore"):  # squares of very large numbers overflow
             values = self._by_parts(evaluate, points if finite.all() else np.where(finite, points, 0.0), each)
         if not finite.all():
             values = np.where(finite, values, np.where(points < 0, *limits))
@@ -310,7 +319,7 @@ class AbstractDistribution(eqx.Module):
         return values if y.ndim == 2 else values[:, 0]
 
     def _by_parts(self, evaluate: Callable, points: Points, each: int = 1) -> Points:
-        """In parts of rows that hold at most HELD numbers."""
+        """Call `evaluate` on chunks of rows that keep at most HELD values in memory."""
         N, Q = points.shape
         if N == 0:
             return np.empty((0, Q))
@@ -321,12 +330,12 @@ class AbstractDistribution(eqx.Module):
 
 
 def inside(p: np.ndarray) -> np.ndarray:
-    """Probabilities kept off 0 and 1, where quantiles are infinite."""
+    """Clip probabilities away from 0 and 1, where quantiles are infinite."""
     return np.broadcast_to(np.clip(once(p), 1e-300, 1 - 1e-16), p.shape)
 
 
 def once(p: np.ndarray) -> np.ndarray:
-    """Return the first row if all rows are views of it, as probabilities usually are: quantiles of it are computed once."""
+    """Return the first row if all rows are views of it, so quantiles are computed once."""
     return p[:1] if p.ndim == 2 and p.strides[0] == 0 else p
 
 
@@ -336,10 +345,10 @@ def solve_increasing(
     high: np.ndarray,
     start: np.ndarray | None = None,
 ) -> np.ndarray:
-    """x in [low, high] with value(x) = 0, of each entry: by Newton's method, halved where it leaves the bracket.
+    """Solve value(x) = 0 for x in [low, high] by Newton's method with bisection.
 
-    `value` increases in x; up to rounding it is at most 0 at `low` and at least 0 at `high`. `start` is in the bracket; None: its middle. The last step of an
-    entry is not evaluated: by the ratio r of its last two values, the next one is at most r² of the last.
+    `value` increases in x. It is at most 0 at `low` and at least 0 at `high`, up to rounding. `start` is in
+    [low, high]; None is the middle. The value at the last step is predicted from the last two values.
     """
     x, old = 0.5 * (low + high) if start is None else start, np.zeros(1)
     for _ in range(MAX_STEPS):

@@ -1,6 +1,6 @@
-"""Calibrations of predictive distributions, fitted to rows that neither the fit nor its choices have seen.
+"""Calibrations of predictive distributions, fitted to rows that were held out of the fit.
 
-All of them are for exchangeable rows: not for later times, nor for rows of groups that the fit has seen. Of new groups give one row each.
+Rows must be exchangeable: no later times, no groups from the training data, one row per new group.
 """
 
 import math
@@ -17,30 +17,30 @@ from stochgp.distributions.discrete import MIN_MASS, Categorical
 from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
 
-FEWEST = 100  # rows of a recalibration or a temperature
-# Twice the log likelihood ratio: 1 % points of χ², 2 and 1 degrees of freedom.
+FEWEST = 100  # minimum number of rows for a recalibration or a temperature
+# Critical values of likelihood ratio tests at the 1 % level: χ² with 2 and with 1 degrees of freedom.
 MIN_RATIO_OF_CURVE, MIN_RATIO_OF_TEMPERATURE = 9.2, 6.63
-MAX_COARSE = 0.1  # of the rows
-NEAREST = 1e-12  # of PIT values to 0 and 1
+MAX_COARSE = 0.1  # maximum share of rows with repeated, isolated targets
+NEAREST = 1e-12  # minimum distance of PIT values from 0 and 1
 Probabilities = Any  # arrays of one shape, in [0, 1]
-MAX_LOG_TEMPERATURE = 2.5  # if no held-out row is mistaken the likelihood alone has no optimum
+MAX_LOG_TEMPERATURE = 2.5  # bound; the likelihood has no optimum if every held-out row is correct
 
 
 class PITRecalibration(eqx.Module):
-    """F → R(F), R the distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b); a = b = 1 is the identity.
+    """Recalibration of a distribution function F to R(F), where R is that of Beta(a, b).
 
-    R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1.
+    R has the density u^(a−1) (1 − u)^(b−1)/B(a, b). With a = b = 1, R changes nothing.
 
     Parameters
     ----------
     a, b : float
-        Positive.
+        Parameters of the beta distribution, positive.
     gain : float
-        The gain in log density, in nats per row, on average over the rows of the fit.
+        Mean improvement of the log density per row, on the rows of the fit.
     """
 
-    lower: ClassVar[float] = -np.inf  # observations are above it
-    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # where R is not smooth
+    lower: ClassVar[float] = -np.inf  # lower bound of observations
+    kinks: ClassVar[Float64[np.ndarray, " K"]] = np.empty(0)  # points u at which R is not smooth
     a: float
     b: float
     gain: float = 0.0
@@ -49,22 +49,22 @@ class PITRecalibration(eqx.Module):
     def fit(
         cls, found: AbstractDistribution, y: Any, weight: Any = None, *, seed: int = 0
     ) -> "PITRecalibration | None":
-        """Fit the Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows; None unless 2n times that mean exceeds 9.2.
+        """Fit Beta(a, b) to the PIT values of n held-out rows by maximum likelihood.
 
-        Raises ValueError for fewer than 100 rows, and if a tenth of them have repeated targets that stand further apart than half a standard
-        deviation: their PIT values are no continuous numbers.
+        Returns None if twice the improvement of the log likelihood is at most 9.2. Raises ValueError for
+        fewer than 100 rows, or if over a tenth of the targets are repeated and far from other targets.
 
         Parameters
         ----------
         found, y : distribution, array [n]
-            Predicted for the held-out rows; their targets.
+            Predictive distribution of the held-out rows, and their targets.
         weight : array [n] or None
-            As in `TemperatureScaling.fit`.
+            Weights of the rows, as in `TemperatureScaling.fit`.
         seed : int
-            Of the PIT values of counts.
+            Seed of the random PIT values of counts.
         """
         y = _targets(found, y, FEWEST)
-        # Repeated targets without another one within half of the width between the quantiles Φ(±½).
+        # A target is far if no other one is within half of the width between the quantiles Φ(−½) and Φ(½).
         values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
         apart = np.diff(values, prepend=-np.inf, append=np.inf)
         width = np.diff(found.quantile([0.3085, 0.6915]))[:, 0]
@@ -72,7 +72,7 @@ class PITRecalibration(eqx.Module):
         n_coarse = int(np.sum((counts[number] > 1) & is_far))
         if n_coarse > MAX_COARSE * len(y):
             raise ValueError(
-                f"{n_coarse} of {len(y)} left-out targets are repeated and stand apart, in {len(values)} values: a density at repeated targets cannot be recalibrated"
+                f"{n_coarse} of {len(y)} held-out targets are repeated and far from others ({len(values)} distinct values): such targets cannot be recalibrated"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
         number = len(y) if weight is None else effective_number(weight)
@@ -84,78 +84,80 @@ class PITRecalibration(eqx.Module):
 
     @property
     def name(self) -> str:
-        """The curve in words."""
+        """The curve as text."""
         return f"Beta({self.a:.3g}, {self.b:.3g}) of F"
 
     @property
     def tail_power(self) -> float:
-        """The least power of u, and of 1 − u, with which R and 1 − R fall at the ends."""
+        """The smaller of a and b, the powers of the tails of R."""
         return min(self.a, self.b)
 
     def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
         return Recalibrated(found, self)
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        """log R'(u), u = `below` = 1 − `above`."""
+        """Return log R'(u) for u = `below` = 1 − `above`."""
         below, above = np.maximum(below, MIN_MASS), np.maximum(above, MIN_MASS)
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        """Return (R(u), 1 − R(u)), each accurate where it is small."""
+        """Return R(u) and 1 − R(u), each accurate even if it is small."""
         low = below < betaincinv(self.a, self.b, 0.5)
         a, b = np.where(low, self.a, self.b), np.where(low, self.b, self.a)
         near = np.asarray(betainc(a, b, np.where(low, below, above)))
         return np.where(low, near, 1 - near), np.where(low, 1 - near, near)
 
     def inverse(self, p: Probabilities) -> Probabilities:
-        """u with R(u) = p."""
+        """Return u with R(u) = p."""
         return np.broadcast_to(betaincinv(self.a, self.b, once(p)), p.shape)
 
 
 class ConformalScores(eqx.Module):
-    """Split conformal intervals (q(½ − r), q(½ + r)) from |u_i − ½| of n held-out rows, u_i their `pit`.
+    """Split conformal intervals from the PIT values of n held-out rows.
 
-    r is the k-th smallest score, k = ⌈(n + 1) level⌉. For exchangeable rows the intervals hold a new observation with a probability in
-    [level, level + 1/(n + 1)], on average over rows. Given the n rows, that probability is distributed as Beta(k, n + 1 − k). At r = ½ they reach as
-    far as the distribution does.
+    The score of a row is |u − ½|, with its PIT value u. An interval is from the quantile of ½ − r to the
+    quantile of ½ + r. The number r is the k-th smallest score, with k = ⌈(n + 1) level⌉. For exchangeable
+    rows, the coverage is between level and level + 1/(n + 1), on average over rows.
 
     Parameters
     ----------
     scores : array [n]
-        |u_i − ½|, in increasing order.
+        The scores in increasing order.
     """
 
     scores: Float64[np.ndarray, " n"]
 
     @classmethod
     def fit(cls, found: AbstractDistribution, y: Any, *, seed: int = 0) -> "ConformalScores":
-        """Compute the scores of these rows. Parameters are those of `PITRecalibration.fit`."""
+        """Compute the scores of held-out rows; see `PITRecalibration.fit` for the parameters."""
         return cls(np.sort(np.abs(found.pit(_targets(found, y, 1), seed) - 0.5)))
 
     def reach(self, level: float) -> float:
-        """r, a probability from 0 to ½. Raises ValueError if this level needs more rows."""
+        """Return r, a number from 0 to ½; raises ValueError if `level` needs more rows."""
         n, fewest = len(self.scores), math.ceil(level / (1 - level) - 1e-9)  # (n + 1) level ≤ n
         if n < fewest:
             raise ValueError(
-                f"{n} left-out rows are too few for intervals of {level:g}; at least {fewest} are needed"
+                f"{n} held-out rows are too few for intervals with level {level:g}; at least {fewest} are needed"
             )
         return float(self.scores[min(math.ceil((n + 1) * level - 1e-9), n) - 1])
 
     def interval(self, found: AbstractDistribution, level: float) -> Float64[np.ndarray, "N 2"]:
-        """Return the intervals that hold a new observation with the probability `level`."""
+        """Return intervals that contain a new observation with the probability `level`."""
         r = min(self.reach(level), 0.5 - NEAREST)
         return found.quantile([0.5 - r, 0.5 + r])
 
 
 class TemperatureScaling(eqx.Module):
-    """P(c) → P(c)^(1/T) / Σ_c' P(c')^(1/T); the most probable class stays (Guo et al. 2017, arXiv 1706.04599).
+    """Recalibration of class probabilities P(c) to P(c)^(1/T) / Σ_k P(k)^(1/T).
+
+    The most probable class remains the same (Guo et al. 2017, arXiv 1706.04599).
 
     Parameters
     ----------
     temperature : float
-        T, positive; 1 changes nothing, and probabilities below 1 become surer.
+        T, positive. T = 1 changes nothing. T < 1 moves probabilities towards 0 and 1.
     gain : float
-        The gain in log probability, in nats per row, on average over the rows of the fit.
+        Mean improvement of the log probability per row, on the rows of the fit.
 
     Examples
     --------
@@ -171,22 +173,23 @@ class TemperatureScaling(eqx.Module):
 
     @classmethod
     def fit(cls, found: Categorical, y: Any, weight: Any = None) -> "TemperatureScaling | None":
-        """Fit the T of the highest Σ log P_T(y_i) − (log T)²/2 over n held-out rows; None unless 2 Σ log P_T(y_i)/P(y_i) exceeds 6.63.
+        """Fit T to n held-out rows, with the prior log T ~ N(0, 1).
 
-        The second term is a log-normal prior of T. Raises ValueError for fewer than 100 rows.
+        Returns None if twice the improvement of the log likelihood is at most 6.63.
+        Raises ValueError for fewer than 100 rows.
 
         Parameters
         ----------
         found, y : Categorical, array [n]
-            Predicted for the held-out rows; their numbers of classes.
+            Predicted probabilities of the held-out rows, and their class indices.
         weight : array [n] or None
-            ρ of each row, positive: it counts ρ times, and all as (Σρ)²/Σρ² rows (Kish 1965). None: 1.
+            Weight ρ of each row, positive; together, rows count as (Σρ)²/Σρ² rows (Kish 1965). None = 1.
         """
         y, logs = _targets(found, y, FEWEST), found.log_probabilities
         number = len(y) if weight is None else effective_number(weight)
         at = np.arange(len(y)), y.astype(np.int64)
         of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
-        if np.isfinite(of_true(0.0)):  # else an impossible class came, and stays impossible
+        if np.isfinite(of_true(0.0)):  # otherwise a true class has probability 0, for every T
             loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
             ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
             best: Any = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
@@ -197,7 +200,7 @@ class TemperatureScaling(eqx.Module):
 
     @property
     def name(self) -> str:
-        """The temperature in words."""
+        """The temperature as text."""
         return f"temperature {self.temperature:.3g}"
 
     def __call__(self, found: Categorical) -> Categorical:
@@ -205,17 +208,17 @@ class TemperatureScaling(eqx.Module):
 
 
 def _targets(found: AbstractDistribution, y: Any, fewest: int) -> Float64[np.ndarray, " n"]:
-    """Return the targets of these rows, if they are as many as the distributions, and enough."""
+    """Return the targets as an array; raise ValueError for a wrong shape or too few rows."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
-        raise ValueError(f"y has shape {y.shape}; {found.n_rows} left-out targets are wanted")
+        raise ValueError(f"y must have {found.n_rows} held-out targets, but has shape {y.shape}")
     if len(y) < fewest:
         raise ValueError(
-            f"{len(y)} left-out rows are too few for a calibration; at least {fewest} are needed"
+            f"{len(y)} held-out rows are too few for a calibration; at least {fewest} are needed"
         )
     return y
 
 
 def _scaled(log_probabilities: np.ndarray, factor: float) -> Float64[np.ndarray, "N C"]:
-    """Probabilities to a power, normalised; the impossible stays so."""
+    """Raise probabilities to the power `factor`, normalise them and return their logarithms."""
     return log_softmax(factor * np.asarray(log_probabilities, np.float64), axis=1)

@@ -1,4 +1,4 @@
-"""Probabilities of classes, of rounded numbers, and of counts whose log rate is normal."""
+"""Distributions of classes, of rounded numbers, and of counts with a normal log rate."""
 
 import math
 
@@ -8,31 +8,32 @@ from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 
-REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
-FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
-MIN_TAIL = 1e-13  # outside of the counts of a sum
-MIN_MASS = 1e-280  # a probability below it is taken from the density
+REACH, STEP = 4.2, 0.1  # end and step of the trapezoid rule in t for f = mode + s sinh t
+FAR = 9.0  # standard deviations of f that the trapezoid rule of the distribution function covers
+MIN_TAIL = 1e-13  # probability that a sum over counts may omit
+MIN_MASS = 1e-280  # for a smaller probability of a count, the density replaces it
 MAX_HALF = (
-    256  # counts on either side of the median whose terms are added one by one; integrals replace the others
+    256  # counts on either side of the median that are summed one by one; integrals replace the other terms
 )
-# Counts from MANY on, if the rate varies over SHARP or more standard deviations of a count, have a rule whose nodes do not grow with them.
+# `_tails_of_many` is for counts ≥ MANY whose rate has a standard deviation of at least SHARP times √count.
 MANY, SHARP = 50, 4.0
-FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
+FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # ends and step of its trapezoid rule
 MAX_LOG_RATE, MAX_COUNT = 300.0, 1e300
-MAX_RATE = 1e18  # of NumPy's generator of Poisson counts
-CLOSEST = 1e-15  # relative difference of counts that are distinguished
+MAX_RATE = 1e18  # maximum of NumPy's generator of Poisson counts
+CLOSEST = 1e-15  # relative tolerance of large counts
 
 
 class Categorical(AbstractDistribution):
-    """P(Y = c) for the classes c = 0, …, C − 1, in logarithms.
+    """The distribution of a class c = 0, …, C − 1.
 
-    `logpdf` of another number is −inf. `mean`, `std`, `cdf`, `quantile` and `crps` (the ranked probability score) are those of the
-    number of the class: of two classes the probability of the second, of more only meaningful where their order is.
+    `logpdf` of any other number is −inf. `mean`, `std`, `cdf`, `quantile` and `crps` treat the class index as
+    a number. With two classes, `mean` is the probability of class 1. With more classes, they are meaningful
+    only if the classes are ordered.
 
     Parameters
     ----------
     log_probabilities : array [N, C]
-        log P(Y = c) of each row and class.
+        Logarithm of the probability of each class.
     """
 
     log_probabilities: Float64[np.ndarray, "N C"]
@@ -65,8 +66,8 @@ class Categorical(AbstractDistribution):
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         p, nothing = self.probabilities, np.zeros((self.n_rows, 1))
-        below = np.concatenate([nothing, np.cumsum(p, axis=1)], axis=1)  # of classes below c
-        above = np.concatenate([np.cumsum(p[:, ::-1], axis=1)[:, ::-1], nothing], axis=1)  # from c on
+        below = np.concatenate([nothing, np.cumsum(p, axis=1)], axis=1)  # classes < c
+        above = np.concatenate([np.cumsum(p[:, ::-1], axis=1)[:, ::-1], nothing], axis=1)  # classes ≥ c
         c = np.clip(np.floor(y) + 1, 0, p.shape[1]).astype(np.int64)
         return np.take_along_axis(below, c, axis=1), np.take_along_axis(above, c, axis=1)
 
@@ -75,20 +76,21 @@ class Categorical(AbstractDistribution):
         return np.count_nonzero(reached, axis=-1).astype(np.float64)
 
     def _crps(self, y: Points) -> Points:
-        """Σ_c (F(c) − 1[c ≥ y])² for classes y."""
+        """Return the ranked probability score Σ_c (F(c) − 1[c ≥ y])² of class y."""
         F = np.cumsum(self.probabilities, axis=1)[:, None, :-1]
         return np.sum((F - (self._classes[:-1] >= y[..., None])) ** 2, axis=-1)
 
 
 class Rounded(AbstractDistribution):
-    """The whole number nearest to a draw of the base, and at least 0: P(Y = k) = F(k + ½) − F(k − ½), P(Y = 0) = F(½).
+    """A continuous distribution rounded to the nearest whole number from 0 on.
 
-    `logpdf` is the log probability, −inf for what is no count. `mean` and `std` are those of these probabilities (`_moments`).
+    P(Y = k) = F(k + ½) − F(k − ½) and P(Y = 0) = F(½), with the distribution function F of the base.
+    `logpdf` is the log probability of a count, and −inf for other numbers.
 
     Parameters
     ----------
     base : distribution
-        A continuous one, of a real number at each of N rows.
+        A continuous distribution of N rows.
     """
 
     base: AbstractDistribution
@@ -121,11 +123,8 @@ class Rounded(AbstractDistribution):
         return crps_of_counts(y, k, self.base._tails(k + 0.5)[0], self.base)
 
     def _moments(self, low: float = -math.inf, high: float = math.inf) -> tuple[Points, Points]:
-        """Return (Mean, standard deviation), [N, 1]: sums of P(Y > k) and P(Y ≤ k) as in `_from`, and integrals of the base beyond them.
-
-        If the density of the base falls there, the error is at most 3/n² of the variance and std/(4n²) of the mean, n = MAX_HALF.
-        """
-        if high < math.inf:  # of a standard deviation that the range bounds
+        """Return mean and standard deviation [N, 1]; for large counts, integrals replace sums."""
+        if high < math.inf:  # only for a standard deviation that exceeds the width of `limits`
             return self.base._moments(max(low, 0.0), high)
         k, c = self._counts()
         below, above = self.base._tails(k + 0.5)
@@ -139,25 +138,26 @@ class Rounded(AbstractDistribution):
         return c + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
     def _counts(self) -> tuple[Points, Points]:
-        """Successive counts [N, K] around the medians [N, 1]: all but a probability of 1e-13 on either side, or 2 · 256."""
+        """Return counts [N, K] around the medians, and the medians [N, 1]; K is at most 512."""
         low, k, high = self._quantile(np.tile([MIN_TAIL, 0.5, 1 - MIN_TAIL], (self.n_rows, 1))).T
         n = int(min(MAX_HALF, np.max(np.maximum(high - k, k - low)) + 1))
         return np.maximum(k - n, 0.0)[:, None] + np.arange(2.0 * n), k[:, None]
 
 
 class Counts(AbstractDistribution):
-    """Y | f ~ Poisson(e^f), f ~ N(m, v); with a `shape` r negative binomial of mean μ = e^f and variance μ + μ²/r instead.
+    """Counts Y with Y | f ~ Poisson(e^f) and the normal log rate f ~ N(m, v).
 
-    `logpdf` is the log probability, −inf for what is no count. The integrals over f are trapezoid rules as fine as the counts are sharp.
+    With a `shape` r, Y | f is negative binomial with mean μ = e^f and variance μ + μ²/r.
+    `logpdf` is the log probability of a count, and −inf for other numbers.
 
     Parameters
     ----------
     center : array [N]
-        m, the mean of the log rate f.
+        The mean m of the log rate f.
     variance : array [N]
-        v, the variance of f.
+        The variance v of f.
     shape : float or None
-        r, positive, the same for all rows. None: Poisson.
+        The number r, positive, the same for all rows. None = Poisson.
     """
 
     center: PerRow
@@ -166,7 +166,7 @@ class Counts(AbstractDistribution):
 
     @property
     def mean(self) -> PerRow:
-        """e^(m + v/2)."""
+        """The mean e^(m + v/2)."""
         return np.exp(self.center + self.variance / 2)
 
     @property
@@ -183,7 +183,7 @@ class Counts(AbstractDistribution):
         return 32
 
     def _logpdf(self, y: Points) -> Points:
-        """Around the mode of p(y|f) N(f), f = m + √v e, which is log-concave, with s² = −1/(second derivative by e): e = e* + s sinh t."""
+        """Integrate p(y|f) over f = m + √v e by a trapezoid rule in t, with e = mode + s sinh t."""
         known = (y >= 0) & (y == np.floor(y))
         at = np.where(known, y, 0.0)
         m, std = self.center[:, None], np.sqrt(self.variance)[:, None]
@@ -201,7 +201,7 @@ class Counts(AbstractDistribution):
         return np.where(k >= 0, below, 0.0), np.where(k >= 0, above, 1.0)
 
     def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
-        """`_tails` of the counts k = y − ½ > −1, continued between them by the incomplete gamma and beta functions."""
+        """Return `_tails` at k = y − ½ > −1, also between whole k, where they are continuous."""
         k = y - 0.5
         m, std = (np.broadcast_to(part[:, None], k.shape) for part in (self.center, np.sqrt(self.variance)))
         below, above = np.empty(k.shape), np.empty(k.shape)
@@ -212,7 +212,7 @@ class Counts(AbstractDistribution):
         return below, above
 
     def _tails_by_rate(self, k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
-        """E P(Y ≤ k | f) and E P(Y > k | f)."""
+        """Return E P(Y ≤ k | f) and E P(Y > k | f) by a trapezoid rule in f."""
         mu, w, at = *self._rates(k, m, std), k[:, None]
         if self.shape is None:
             return gammaincc(at + 1, mu) @ w, gammainc(at + 1, mu) @ w
@@ -220,14 +220,14 @@ class Counts(AbstractDistribution):
         return betainc(r, at + 1, p) @ w, betainc(at + 1, r, 1 - p) @ w
 
     def _rates(self, k: PerRow | float, m: PerRow, std: PerRow) -> tuple[Float64[np.ndarray, "N J"], PerRow]:
-        """Return (μ, w) of the trapezoid rule in z, log μ = m + √v z, as fine as P(Y ≤ k | f) is sharp in z."""
+        """Return nodes μ and weights of a trapezoid rule in z, with log μ = m + √v z."""
         sharp = std / np.sqrt(1 / (k + 1) + (0.0 if self.shape is None else 1 / self.shape))
         z = np.linspace(-FAR, FAR, math.ceil(3 * FAR * max(2.0, float(sharp.max()))) + 1)
         w = np.exp(-0.5 * z**2)
         return np.exp(m[:, None] + std[:, None] * z), w / w.sum()
 
     def _small(self) -> Float64[np.ndarray, "N K"]:
-        """F(0), …, F(K − 1), with K ≤ 512 until all F are 1, by the recurrence of P(Y = k | f) in k."""
+        """Return F(0), …, F(K − 1), up to the count at which all F are 1, with K ≤ 512."""
         std, r = np.sqrt(self.variance), self.shape
         last = np.exp(np.minimum(np.max(self.center + FAR * std), 7.0))
         mu, w = self._rates(np.minimum(last + FAR * np.sqrt(last) + FAR, 2.0 * MAX_HALF), self.center, std)
@@ -239,7 +239,7 @@ class Counts(AbstractDistribution):
         return np.stack(F, axis=1)
 
     def _quantile(self, p: Points) -> Points:
-        """Return the least count k with F(k) ≥ p: one of the first 512, or by a count that is doubled until it is not below, then halving."""
+        """Return the smallest count k with F(k) ≥ p; counts ≥ 512 need a bisection."""
         F = self._small()
         found = sum((F[:, [k]] < p for k in range(F.shape[1])), np.zeros(p.shape))
         if len(rows := np.flatnonzero((found == F.shape[1]).any(axis=1))):
@@ -255,7 +255,7 @@ class Counts(AbstractDistribution):
         low, high = np.full(p.shape, -1.0), np.broadcast_to(np.ceil(rate) + 1, p.shape)
         while not (there := reached(high)).all():
             low, high = np.where(there, low, high), np.where(there, high, 2 * high)
-        while (high - low > np.maximum(1.0, CLOSEST * high)).any():  # counts beyond 2⁵³ are not all numbers
+        while (high - low > np.maximum(1.0, CLOSEST * high)).any():  # float64 skips counts above 2⁵³
             middle = np.floor((low + high) / 2)
             is_there = reached(middle)
             low, high = np.where(is_there, low, middle), np.where(is_there, middle, high)
@@ -280,12 +280,12 @@ class Counts(AbstractDistribution):
         return same + y * (f - log_r) - (r + y) * np.logaddexp(0.0, f - log_r)
 
     def _slopes(self, y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (∂ log p(y|f)/∂f, −∂² log p(y|f)/∂f²): (y − μ, μ), or ((y − μ) r/(r + μ), (r + y) r μ/(r + μ)²)."""
+        """Return ∂ log p(y|f)/∂f and −∂² log p(y|f)/∂f²."""
         mu, r = np.exp(f), self.shape
         return (y - mu, mu) if r is None else ((y - mu) * r / (r + mu), (r + y) * r * mu / (r + mu) ** 2)
 
     def _mode(self, y: np.ndarray, m: np.ndarray, std: np.ndarray) -> np.ndarray:
-        """e with ∂ log p/∂e = e: between 0 and (log y − m)/√v, and not below √v · (slope at m)."""
+        """Return the mode of p(y|f) N(f; m, v) as e = (f − m)/√v."""
         with np.errstate(divide="ignore", invalid="ignore"):
             of_y = np.where(std > 0, (np.log(y) - m) / std, 0.0)
         first = std * self._slopes(y, m)[0]
@@ -301,9 +301,9 @@ class Counts(AbstractDistribution):
 
 
 def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
-    """E Φ(z) and E Φ(−z), z = (log G − m)/√v, G ~ Gamma(k + 1): P(Y ≤ k | f) = P(G > e^f) for a Poisson count Y.
+    """Return P(Y ≤ k) and P(Y > k) for large Poisson counts.
 
-    By the trapezoid rule in t, log G = log(k + 1) + t/√(k + 1).
+    P(Y ≤ k | f) = P(G > e^f) with G ~ Gamma(k + 1), so P(Y ≤ k) is an average of Φ over log G.
     """
     n = np.minimum(k[:, None], MAX_COUNT) + 1
     d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
@@ -314,7 +314,10 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
 
 def crps_of_counts(y: Points, k: Points, F: Points, smooth: AbstractDistribution) -> Points:
-    """Σ_k (F(k) − 1[k ≥ y])² of each row, of successive counts k with F = F(k), and of others by integrals of `smooth`, whose F at k + ½ is F(k)."""
+    """Return Σ_k (F(k) − 1[k ≥ y])² of each row, with F at successive counts k.
+
+    Integrals of `smooth`, whose F(k + ½) is the F(k) of the counts, replace terms outside k.
+    """
     first, end = k[:, :1], k[:, -1:] + 1
     found = np.stack([np.sum((F - (k >= at[:, None])) ** 2, axis=1) for at in y.T], axis=1)
     outside = np.maximum(first - y, 0.0) + np.maximum(y - end, 0.0)

@@ -1,4 +1,4 @@
-"""Mixtures of predictive distributions, and point masses as their parts."""
+"""Mixtures of predictive distributions, and point masses."""
 
 import dataclasses
 import math
@@ -14,24 +14,24 @@ from scipy.special import logsumexp, ndtr, softmax
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 from stochgp.distributions.normal import Normal
 
-TOUCHING = 1e-6  # of the width: a target as near to the value counts as the value
-FALLEN = 28.0  # nats: where the integral over λ is cut off
-FARTHEST = 1e4  # errors, in scales, up to which it is accurate
-GAUSSIAN_DF = 100.0  # above it tails are thinner, and accurate for smaller errors
+TOUCHING = 1e-6  # tolerance of a comparison with the value of a point mass, relative to its width
+FALLEN = 28.0  # decrease of the log integrand over λ at which the integral ends
+FARTHEST = 1e4  # largest error, in scales of the Student-t, with an accurate density
+GAUSSIAN_DF = 100.0  # for more degrees of freedom, this largest error decreases
 LEAST_WIDTH = 1e-3  # in standard deviations of the targets
 
 
 class Mixture(AbstractDistribution):
-    """p(y) = Σ_j w_j p_j(y).
+    """A mixture of J distributions with the density p(y) = Σ_j w_j p_j(y).
 
     Parameters
     ----------
     parts : sequence of J distributions
-        p_j, of the same N rows, continuous or a `PointMass`.
+        The parts p_j, each with N rows. They are continuous, or a `PointMass`.
     weights : array [J] or [N, J]
-        w_j of all rows, or of each: at least 0, with the sum 1 over the parts.
+        The weights w_j, for all rows or per row. They are nonnegative and sum to 1.
     df : float
-        Moments of this order and above do not exist, although those of the parts do: the parts approximate a Student-t.
+        The degrees of freedom of the Student-t that the parts approximate; `std` is inf for df ≤ 2.
     """
 
     parts: tuple[AbstractDistribution, ...]
@@ -40,9 +40,9 @@ class Mixture(AbstractDistribution):
 
     def __init__(self, parts: Sequence[AbstractDistribution], weights: np.ndarray, df: float = math.inf):
         if np.any(abs(weights.sum(axis=-1) - 1) > 1e-8) or np.any(weights < 0):
-            raise ValueError(f"{len(parts)} parts need as many weights ≥ 0 that sum to 1, but got {weights}")
+            raise ValueError(f"weights of {len(parts)} parts must be ≥ 0 and sum to 1, but are {weights}")
         if len({part.n_rows for part in parts}) > 1:
-            raise ValueError("the parts of a mixture must be of the same rows")
+            raise ValueError("the parts of a mixture must have the same number of rows")
         self.parts, self.df = tuple(parts), df
         self.weights = np.broadcast_to(weights, (parts[0].n_rows, len(parts)))
 
@@ -52,7 +52,7 @@ class Mixture(AbstractDistribution):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Those of the parts that have some: all learn from the same targets."""
+        """The smallest and the largest of the finite limits of the parts."""
         ends = [end for part in self.parts for end in part.limits if np.isfinite(end)]
         return (min(ends), max(ends)) if ends else (-np.inf, np.inf)
 
@@ -99,7 +99,7 @@ class Mixture(AbstractDistribution):
         return sum((w[:, None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
 
     def _quantile(self, p: Points) -> Points:
-        """Solve `_equation` between the quantiles of the parts, and on one side of point masses or at one of them. Of parts of one transform T: T⁻¹ of those of their bases."""
+        """Solve `_equation` between the quantiles of the parts."""
         transforms: list[Any] = [getattr(part, "transform", None) for part in self.parts]
         if transforms[0] is not None and all(eqx.tree_equal(T, transforms[0]) is True for T in transforms):
             bases: Any = [vars(part)["base"] for part in self.parts]
@@ -113,7 +113,7 @@ class Mixture(AbstractDistribution):
         return solve_increasing(self._equation(p), low, high, np.clip(start, low, high))
 
     def _equation(self, p: Points) -> Callable[[Points], tuple[Points, Points]]:
-        """log F(y) − log p, or log(1 − p) − log(1 − F) for p ≥ ½, and its slope in y."""
+        """Return log F(y) − log p, or log(1 − p) − log(1 − F(y)) for p ≥ ½, with its slope."""
         continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
 
         def value_and_slope(y: Points) -> tuple[Points, Points]:
@@ -126,7 +126,7 @@ class Mixture(AbstractDistribution):
         return value_and_slope
 
     def _crps(self, y: Points) -> Points:
-        """E|Y − y| − E|Y − Y'|/2 of normal parts in closed form (Grimit et al. 2006)."""
+        """Return E|Y − y| − E|Y − Y'|/2, for normal parts in closed form (Grimit et al. 2006)."""
         if not all(isinstance(part, Normal) for part in self.parts):
             return super()._crps(y)
         means, stds = (np.stack([getattr(part, of) for part in self.parts], axis=1) for of in ("mean", "std"))
@@ -147,7 +147,7 @@ class Mixture(AbstractDistribution):
 
 
 def _absolute(mean: Points, std: Points) -> Points:
-    """E|Z|, Z ~ N(mean, std²)."""
+    """Return E|Z| for Z ~ N(mean, std²)."""
     if not mean.any():
         return std * np.sqrt(2 / np.pi)
     z = mean / std
@@ -155,21 +155,21 @@ def _absolute(mean: Points, std: Points) -> Points:
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:
-    """Return the first part whose cumulative weight exceeds u: part j with probability w_j, for u uniform on [0, 1]."""
+    """Return the first part whose cumulative weight exceeds u, a uniform number in [0, 1]."""
     ends = np.cumsum(weights, axis=1)[:, :-1]
     return np.sum(u[:, :, None] >= ends[:, None, :], axis=2)
 
 
 class PointMass(AbstractDistribution):
-    """Y = value, with probability 1: as a part of a `Mixture` that of a hurdle model (Cragg 1971).
+    """The distribution of a constant, which is part of a hurdle model (Cragg 1971).
 
-    The density is 1/width within width/2 of the value, of targets that are recorded to `width`, so that it compares with densities of
-    continuous distributions. `cdf`, `quantile`, `crps` and draws are those of the value.
+    The density is 1/width within width/2 of the value, so that it can be compared with continuous densities.
+    `cdf`, `quantile`, `crps` and draws ignore the width.
 
     Parameters
     ----------
     value, width : array [N]
-        Of each row, in the units of Y; `width` is positive.
+        The constant and the resolution of recorded targets, positive, in the units of Y.
     """
 
     value: PerRow
@@ -212,30 +212,30 @@ class PointMass(AbstractDistribution):
 
 
 def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
-    """Return the resolution of targets: the smallest difference of two, at least a thousandth of their standard deviation."""
+    """Return the smallest difference of two targets, at least 0.001 standard deviations."""
     return max(float(np.diff(np.unique(y)).min(initial=np.inf)), LEAST_WIDTH * float(np.std(y)))
 
 
 def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float) -> Mixture:
-    """f + √scale · T, f ~ N(mean, variance), T a Student-t: a mixture of the normal distributions of `student_multipliers`."""
+    """Return f + √scale · T for f ~ N(mean, variance) and a Student-t T, as a mixture."""
     c, w = student_multipliers(df)
     return Mixture([Normal(mean, np.sqrt(variance + scale * c_k)) for c_k in c], w, df)
 
 
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
-    """Return (1/λ_k, w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
+    """Return 1/λ_k and w_k such that Σ_k w_k N(0, σ²/λ_k) approximates a Student-t of scale σ.
 
-    w_k ∝ exp((df/2)(u − e^u)). The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right as the Gamma
-    density does, both until the integrand has fallen by e^(−28). The largest of 1/λ_k is such that Σ_k w_k/λ_k = df/(df − 2), if that exists.
+    They are a trapezoid rule in log λ for λ ~ Gamma(df/2, rate df/2). The density is accurate for errors up
+    to 10⁴ σ, or 10⁶ σ/df for df > 100. The variance is exact: Σ_k w_k/λ_k = df/(df − 2) for df > 2.
     """
     half, more = df / 2, (df + 1) / 2
     error = FARTHEST * min(1.0, GAUSSIAN_DF / df)
     fall = lambda shape: lambda u: shape * (np.expm1(u) - u) - FALLEN
-    farthest = -FALLEN / more - 2  # beyond the root: e^u − 1 − u ≥ −u − 1
+    farthest = -FALLEN / more - 2  # left of the root, because e^u − 1 − u ≥ −u − 1
     left = math.log((df + 1) / (df + error**2)) + root_scalar(fall(more), bracket=(farthest, 0.0)).root
     right = root_scalar(fall(half), bracket=(0.0, math.log(FALLEN / half + 2) + 2)).root
     u = np.linspace(left, right, math.ceil((right - left) / min(0.45, 0.9 / math.sqrt(more))) + 1)
     c, w = np.exp(-u), softmax(half * (u - np.exp(u)))
-    if 2 < df < 4:  # from 4 on the nodes lack less than 1e-8 of it
+    if 2 < df < 4:  # for df ≥ 4 the relative error of the variance is below 1e-8
         c[0] += (df / (df - 2) - w @ c) / w[0]
     return c, w

@@ -12,7 +12,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Normal(AbstractDistribution):
-    """Y = mean + std · ε, ε ~ N(0, 1).
+    """The normal distribution.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Normal(AbstractDistribution):
         return self.center[:, None] + self.spread[:, None] * ndtri(once(p))
 
     def _crps(self, y: Points) -> Points:
-        """s [z (2Φ(z) − 1) + 2 φ(z) − 1/√π], z = (y − m)/s (Gneiting and Raftery 2007, section 4.2)."""
+        """Return the CRPS in closed form (Gneiting and Raftery 2007, section 4.2)."""
         z = _z(self, y)
         density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
         return self.spread[:, None] * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
@@ -57,16 +57,16 @@ class Normal(AbstractDistribution):
 
 
 class Student(AbstractDistribution):
-    """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2.
+    """Student's t distribution of Y = center + spread · T, where T is standard.
 
     Parameters
     ----------
     center : array [N]
-        The median of each row, which is its mean where df > 1.
+        The median of each row. It is also the mean if df > 1.
     spread : array [N]
-        The scale of each row, positive; not its standard deviation.
+        The scale of each row, positive. For df > 2, `std` is spread · √(df/(df − 2)), otherwise inf.
     df : float
-        Positive, the same for all rows.
+        The degrees of freedom of T, positive, the same for all rows.
     """
 
     center: PerRow
@@ -103,14 +103,14 @@ class Student(AbstractDistribution):
         return self.center[:, None] + self.spread[:, None] * np.where(p < 0.5, t, -t)
 
     def _crps(self, y: Points) -> Points:
-        """σ{z (2F(z) − 1) + 2f(z) (ν + z²)/(ν − 1) − 2√ν/(ν − 1) B(½, ν − ½)/B(½, ν/2)²} for ν > 1 (Jordan et al. 2019)."""
+        """Return the CRPS in closed form (Jordan et al. 2019), inf for df ≤ 1."""
         if self.df <= 1:
             return np.full_like(y, math.inf)
         z, nu = _z(self, y), self.df
         apart = math.exp(float(betaln(0.5, nu - 0.5) - 2 * betaln(0.5, nu / 2)))
         with np.errstate(over="ignore", invalid="ignore"):
             tail = 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
-        tail = np.where(z**2 < np.inf, tail, 0.0)  # it falls as |z|^(1 − ν)
+        tail = np.where(z**2 < np.inf, tail, 0.0)  # the tail decreases like |z|^(1 − ν)
         near = np.abs(z) * (1 - 2 * stdtr(nu, -np.abs(z))) + tail
         return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
 
@@ -119,7 +119,7 @@ class Student(AbstractDistribution):
 
 
 def log_student(squares: np.ndarray, df: float) -> np.ndarray:
-    """log f(t) of a Student-t T at T² = `squares`."""
+    """Return the log density of a standard Student-t at T² = `squares`."""
     constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
     return constant - 0.5 * (df + 1) * np.log1p(squares / df)
 

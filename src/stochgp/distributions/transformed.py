@@ -1,4 +1,4 @@
-"""Distributions of transformed observations, and of such whose probabilities are corrected by a curve."""
+"""Distributions of transformed observations, and recalibrated distributions."""
 
 import math
 from collections.abc import Sequence
@@ -14,22 +14,21 @@ from stochgp.distributions.discrete import Categorical, Rounded
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
-Probabilities = Any  # arrays of one shape, in [0, 1]
+Probabilities = Any  # arrays of equal shape with values in [0, 1]
 
 
 class Warped(AbstractDistribution):
-    """Y with T(Y) ~ base, T increasing: p(y) = p_base(T(y)) T'(y), and quantiles are T⁻¹ of the base's.
+    """The distribution of Y if an increasing transform T(Y) has the distribution `base`.
 
-    `mean` and `std` are integrals, not T⁻¹ of the base's. If the tails are too heavy, `mean` is the median, with a warning, and `std` is inf.
-    A mean outside of `support` is replaced by the median within it, with a warning, and a standard deviation above its width by that of
-    observations clipped to it.
+    The density is p(y) = p_base(T(y)) T'(y). If the mean does not exist or is outside `support`, `mean` is
+    the median, with a warning. If the standard deviation does not exist, `std` is inf.
 
     Parameters
     ----------
     base : distribution
-        The distribution of T(Y), continuous, of N rows.
+        The distribution of T(Y), continuous, with N rows.
     transform : `AbstractTransform`
-        T, a value of `stochgp.transforms`.
+        The transform T, an object of `stochgp.transforms`.
     support : (float, float)
         The range of means that the data support, in the units of Y.
     """
@@ -58,7 +57,7 @@ class Warped(AbstractDistribution):
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _possible(self, y: Points) -> tuple[np.ndarray, Points]:
-        """Return (Marks of y that T takes, y with another number in place of the others)."""
+        """Return whether T is defined at y, and y with a valid number in other places."""
         lower = self.transform.lower
         return y > lower, np.where(y > lower, y, lower + 1.0 if math.isfinite(lower) else 0.0)
 
@@ -70,14 +69,15 @@ class Warped(AbstractDistribution):
 
 
 class PositiveCurve(eqx.Module):
-    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, and u above, with c = P(Y ≤ 0): Y > 0, and the upper half of the probability above 0 is unchanged.
+    """A curve R that moves the probability of Y ≤ 0 to positive values.
 
-    Below its middle the distribution is that of Y given Y > 0. Given Y > 0 as a whole it would be shifted upwards, and its CRPS would often rise.
+    With c = P(Y ≤ 0) and h = (1 + c)/2, R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for u ≥ h.
+    Quantiles above the probability h remain the same.
 
     Parameters
     ----------
     cut : array [N, 1]
-        c of each row.
+        The probability c of each row.
     """
 
     lower: ClassVar[float] = 0.0
@@ -86,12 +86,12 @@ class PositiveCurve(eqx.Module):
 
     @property
     def kinks(self) -> Float64[np.ndarray, "N 1"]:
-        """h of each row."""
+        """The probability h of each row."""
         return (1 + self.cut) / 2
 
     @property
     def _slope(self) -> Float64[np.ndarray, "N 1"]:
-        """h/(h − c)."""
+        """The slope h/(h − c)."""
         return (1 + self.cut) / (1 - self.cut)
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
@@ -107,14 +107,16 @@ class PositiveCurve(eqx.Module):
 
 
 class Recalibrated(AbstractDistribution):
-    """P(Y ≤ y) = R(F_base(y)), R a curve; the density is the base's times R'(F) (Kuleshov, Fenner and Ermon 2018).
+    """A distribution with P(Y ≤ y) = R(F(y)), where F is the distribution function of `base`.
+
+    R is an increasing curve on [0, 1] (Kuleshov, Fenner and Ermon 2018).
 
     Parameters
     ----------
     base : distribution
         A continuous distribution of N rows.
     curve : PITRecalibration or PositiveCurve
-        R, the same for all rows or one for each.
+        The curve R, for all rows or per row.
     """
 
     base: AbstractDistribution
@@ -130,7 +132,7 @@ class Recalibrated(AbstractDistribution):
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
         found = self.base._breaks(inside(self.curve.inverse(p)))
-        if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
+        if kinks.shape[1]:  # exact quantiles; the breaks of a mixture are quantiles of its parts
             found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
         return np.maximum(found, self.curve.lower)
 
@@ -148,12 +150,12 @@ class Recalibrated(AbstractDistribution):
 
 
 def truncated(found: AbstractDistribution) -> Recalibrated:
-    """Return the distribution of positive numbers by `PositiveCurve`; Y is continuous."""
+    """Make a continuous distribution positive with `PositiveCurve`."""
     return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))
 
 
 def mixture(parts: Sequence[Any], weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]) -> Any:
-    """Σ_j w_j p_j: classes of `Categorical` parts, of `Rounded` parts the rounded mixture of their bases, whose probabilities are those of the parts mixed, else a `Mixture`."""
+    """Return the mixture Σ_j w_j p_j, as `Categorical` or `Rounded` if all parts are."""
     if all(isinstance(part, Categorical) for part in parts):
         with np.errstate(divide="ignore"):
             log_w = np.log(weights).T.reshape(len(parts), -1, 1)

@@ -1,4 +1,4 @@
-"""The interface of likelihoods, targets given latent functions; transformed targets, and latent functions with a prior mean."""
+"""The interface of likelihoods, and likelihoods of transformed or shifted values."""
 
 import abc
 import math
@@ -15,11 +15,11 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, Anchored
 
-LARGEST_EXPONENT = 40.0  # above it exponentials continue linearly
+LARGEST_EXPONENT = 40.0  # above it, exponentials continue linearly
 TRANSFORMS = {"log": transforms.Log(), "sinh-arcsinh": transforms.SinhArcsinh(), "count": transforms.Log(0.5)}
-AUTO = "auto"  # chosen on held-out rows
+AUTO = "auto"  # the fit chooses a transform on held-out rows
 COUNT = "count"  # log(y + ½), with predictions that are whole numbers
-NODES = 32  # of Gauss–Hermite quadrature for one latent function
+NODES = 32  # nodes of Gauss–Hermite quadrature for one latent function
 
 Rows = Float[Any, "N D"]
 PerRow = Float[Array, " N"]
@@ -30,28 +30,29 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    The values of N rows are [N, L]. Targets are floats, also for classes 0, …, C − 1. Callers multiply the log density of a row by its weight ρ. X [N, D] are
-    the model's rows, for input-dependent noise. Every floating array that is not frozen trains.
+    The values of f at N rows are [N, L]. Targets are floats, also for class indices. Callers multiply the log
+    density of each row by its weight. Input-dependent noise uses the inputs X [N, D]. All floating-point
+    arrays are trained unless they are frozen.
     """
 
-    is_of_counts: ClassVar[bool] = False  # targets are not standardised; f is the logarithm of their mean
+    is_of_counts: ClassVar[bool] = False  # if True, targets are not standardised, and f is their log mean
 
     @property
     def n_latent(self) -> int:
-        """L."""
+        """The number of latent functions L."""
         return 1
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """The transform T with E(y | f) = T⁻¹(f), log for counts; None if the mean is f itself, or does not exist."""
+        """The transform T with E(y | f) = T⁻¹(f); None if the mean is f or does not exist."""
         return transforms.Log() if self.is_of_counts else None
 
     @abc.abstractmethod
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """Return log p(y_i | f_i) of each row, for counts and classes the log probability."""
+        """Return log p(y | f) of each row; for counts and classes, the log probability."""
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """Return ∫ log p(y_i | f) N(f; mean_i, diag variance_i) df, for L = 1 by quadrature."""
+        """Return ∫ log p(y | f) N(f; mean, diag variance) df of each row."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
         nodes, weights = (jnp.asarray(part, mean.dtype) for part in (nodes, weights / math.sqrt(2 * math.pi)))
         std = jnp.sqrt(variance)
@@ -61,42 +62,42 @@ class AbstractLikelihood(eqx.Module):
     def drawn_log_density(
         self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
     ) -> PerRow:
-        """Return an unbiased estimate of `expected_log_density` by few draws, if it needs draws."""
+        """Return `expected_log_density`, or an unbiased estimate from random draws of f."""
         return self.expected_log_density(y, mean, variance, X)
 
     @abc.abstractmethod
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
-        """Return the distribution of an observation at each row, given f ~ N(mean, diag variance); a variance may be 0."""
+        """Return the distribution of an observation per row, for f ~ N(mean, diag variance)."""
 
 
 def safe_exp(x: Array) -> Array:
-    """Return e^x up to x = 40, then its tangent: its square and slope are finite in float32."""
+    """Return e^x up to x = 40 and its tangent above, so that its square is finite in float32."""
     beyond = jnp.maximum(x - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) * (1 + beyond)
 
 
 def as_transform(value: Any) -> AbstractTransform | str:
-    """Return a transform, "auto" or "count" unchanged, or one of TRANSFORMS by its name."""
+    """Replace the name of a transform by its object, except for "auto" and "count"."""
     if isinstance(value, AbstractTransform) or (isinstance(value, str) and value in (AUTO, COUNT)):
         return value
     if not isinstance(value, str):
         names = ", ".join(TRANSFORMS)
-        raise TypeError(f"a transform is wanted, or one of the names {names}, but got {value!r}")
+        raise TypeError(f"transform must be a transform or one of the names {names}, but is {value!r}")
     return lookup(value, TRANSFORMS | {AUTO: AUTO}, "transform")
 
 
 class Warped(eqx.Module):
-    """A setting of regressors: T(y) | f has this likelihood, p(y | f) = p(T(y) | f) T'(y).
+    """A likelihood for the transformed targets T(y), as an argument of regressors.
 
-    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
+    A regressor learns the transform's parameters and then standardises T(y). Predictions have the units of y.
 
     Parameters
     ----------
     likelihood : likelihood or str
-        The likelihood of T(y): an object of `stochgp.likelihoods`, or any name valid for the regressor's own `likelihood`.
+        The likelihood of T(y): an object of `stochgp.likelihoods`, or a name that the regressor accepts.
     transform : transform or str
-        T: an object of `stochgp.transforms` or a name, "log" (positive targets), "sinh-arcsinh" or "count"
-        (log(y + ½) of counts, whose predictions are whole numbers from 0 on), or "auto": chosen on held-out rows, which may give no transform.
+        The transform T: an object of `stochgp.transforms`, "log" (positive targets), "sinh-arcsinh", or "count",
+        which is log(y + ½) with predictions that are counts. "auto" chooses on held-out rows; it may choose none.
     """
 
     likelihood: Any = "gaussian"
@@ -104,16 +105,16 @@ class Warped(eqx.Module):
 
 
 class Shifted(AbstractLikelihood):
-    """The likelihood p(y | f + shift): a GP f with mean 0 represents one with mean `shift`.
+    """The likelihood p(y | f + shift): f + shift is a GP with the mean `shift`.
 
-    A regressor of counts, which are not standardised, shifts the latent function by the logarithm of their average.
+    Regressors of counts use it, with the logarithm of the average count as `shift`.
 
     Parameters
     ----------
     likelihood : likelihood
-        p, an object of `stochgp.likelihoods`.
+        The likelihood p, an object of `stochgp.likelihoods`.
     shift : float
-        Added to each latent function, in its units.
+        The number to add to each latent function.
     """
 
     likelihood: AbstractLikelihood
@@ -134,7 +135,7 @@ class Shifted(AbstractLikelihood):
         return self.likelihood.log_density(y, f + self.shift, X)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """Return the likelihood's value at mean + shift."""
+        """Return the expected log density of the inner likelihood at mean + shift."""
         return self.likelihood.expected_log_density(y, mean + self.shift, variance, X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:

@@ -1,4 +1,4 @@
-"""Classes: two with one latent function, or several with a latent function each."""
+"""Likelihoods of classes: two with one latent function, or more with one per class."""
 
 import functools
 
@@ -16,19 +16,19 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Per
 
 EXPECTED, PREDICTED = 128, 1024  # points, each with its mirror image
 SCRAMBLES = 8  # independent sets of EXPECTED points
-NEAREST = 1e-12  # of uniform points to 0 and 1
-HELD = 1 << 22  # numbers of one evaluation on the host
+NEAREST = 1e-12  # minimum distance of uniform points from 0 and 1
+HELD = 1 << 22  # maximum number of values in memory per chunk of rows
 
 
 class Bernoulli(AbstractLikelihood):
-    """The probit likelihood P(y = 1 | f) = Φ(f) of classes 0 and 1: E Φ(f) = Φ(m/√(1 + v))."""
+    """The probit likelihood P(y = 1 | f) = Φ(f) of the classes 0 and 1."""
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """Return log Φ(±f), + for class 1."""
+        """Return log Φ(f) for class 1 and log Φ(−f) for class 0."""
         return log_ndtr(jnp.where(y > 0.5, f[:, 0], -f[:, 0]))
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Categorical:
-        """Return E Φ(−f) and E Φ(f)."""
+        """Return the probabilities E Φ(−f) and E Φ(f) = Φ(m/√(1 + v)) of the classes 0 and 1."""
         u = mean[:, 0] / np.hypot(1.0, np.sqrt(variance[:, 0]))
         return Categorical(log_ndtr_on_host(np.stack([-u, u], axis=1)))
 
@@ -36,21 +36,20 @@ class Bernoulli(AbstractLikelihood):
 class Softmax(AbstractLikelihood):
     """The softmax likelihood P(y = c | f) = exp f_c / Σ_k exp f_k of classes 0, …, C − 1.
 
-    The f_c are independent. E log P = m_y − E log Σ exp f_k averages its second term over 256 points of N(m, diag v), Φ⁻¹ of Sobol's, half of them mirror
-    images of the others. Steps move them by a fresh random shift modulo 1 (Cranley and Patterson 1976), without bias. Reported values average 8 independent
-    scrambles (Owen 1995), each without bias. Predictions average P over 2,048 scrambled points.
+    The f_c are independent. Expectations over f are averages over scrambled Sobol points (Owen 1995).
+    Training steps shift the points randomly (Cranley and Patterson 1976), so gradients are unbiased.
 
     Parameters
     ----------
     n_classes : int
-        C, at least 2.
+        The number of classes C, at least 2.
     """
 
     n_classes: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
         if self.n_classes < 2:
-            raise ValueError(f"n_classes is {self.n_classes}; it must be at least 2")
+            raise ValueError(f"n_classes must be at least 2, but is {self.n_classes}")
 
     @property
     def n_latent(self) -> int:
@@ -85,8 +84,8 @@ class Softmax(AbstractLikelihood):
 
 @functools.cache
 def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
-    """Return n scrambled points of Sobol's sequence in the open cube, each uniform on it."""
-    from scipy.stats.qmc import Sobol  # takes a while to load
+    """Return n scrambled points of Sobol's sequence, strictly between 0 and 1."""
+    from scipy.stats.qmc import Sobol  # slow to import
 
     points = Sobol(dimension, scramble=True, seed=seed)  # pyright: ignore[reportCallIssue]
     return np.clip(points.random(n), NEAREST, 1 - NEAREST)
@@ -98,7 +97,7 @@ def mirrored(z: Float64[np.ndarray, "S C"]) -> Float64[np.ndarray, "P C"]:
 
 
 def _at_points(y: Array, mean: Array, variance: Array, z: Array) -> Array:
-    """Return m_y − log Σ exp f_k at f = m + √v z, averaged over the points z [S, C]."""
+    """Average f_y − log Σ_k exp f_k over f = m + √v z at the points z [S, C]."""
     f = mean[:, None, :] + jnp.sqrt(variance)[:, None, :] * z[None]
     return _at(mean, y) - jnp.mean(jax.nn.logsumexp(f, axis=-1), axis=1)
 

@@ -12,11 +12,11 @@ from stochgp.distributions import Counts
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
-STIRLING = 10.0  # from this shape, Γ(r + y)/Γ(r) uses Stirling's series
+STIRLING = 10.0  # smallest r for which Γ(r + y)/Γ(r) uses Stirling's series
 
 
 class Poisson(AbstractLikelihood):
-    """The likelihood P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, also the variance."""
+    """The Poisson likelihood P(y | f) = e^(yf − e^f)/y!, with mean and variance e^f."""
 
     is_of_counts: ClassVar[bool] = True
 
@@ -33,14 +33,14 @@ class Poisson(AbstractLikelihood):
 
 
 class NegativeBinomial(AbstractLikelihood):
-    """The likelihood of counts with mean μ = e^f and variance μ + μ²/r; r → ∞ is Poisson.
+    """The likelihood of counts with mean μ = e^f and variance μ + μ²/r; r → ∞ gives Poisson.
 
-    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r: a Poisson with a gamma-distributed rate of shape r.
+    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r.
 
     Parameters
     ----------
     shape : number or parameter
-        r, positive; a number is its starting value.
+        The parameter r, positive. A number is its starting value.
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
@@ -58,7 +58,7 @@ class NegativeBinomial(AbstractLikelihood):
 def rising(y: Array, r: Any) -> Array:
     """Return log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
 
-    For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
+    For r ≥ 10, Stirling's series replaces the Γ functions.
     """
     large, small = jnp.maximum(r, STIRLING), jnp.minimum(r, STIRLING)
     rest = lambda x: 1 / (12 * x) - 1 / (360 * x**3)

@@ -16,16 +16,16 @@ from stochgp.parameters import AbstractParameter, positive, value_of
 from stochgp.warning import warn
 
 LOG_2PI = math.log(2 * math.pi)
-FINITE_STD = 2.0  # degrees of freedom above which the standard deviation is finite
+FINITE_STD = 2.0  # with more degrees of freedom, the standard deviation is finite
 
 
 class Gaussian(AbstractLikelihood):
-    """The likelihood y = f(x) + ε, ε ~ N(0, σ² s(x)).
+    """The likelihood y = f(x) + ε with ε ~ N(0, σ² s(x)).
 
     Parameters
     ----------
     noise : noise model, number or parameter
-        σ² s(x), or the variance σ² of constant noise; a number is a starting value, which stays above 1e-6.
+        The noise variance σ² s(x), or a constant σ². A number is a starting value; σ² stays above 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
@@ -48,21 +48,22 @@ class Gaussian(AbstractLikelihood):
 
 
 def degrees_of_freedom(value: Any) -> AbstractParameter:
-    """Return a parameter unchanged, a number above 2 as one that stays above 2, else above 0."""
+    """Convert a number to a parameter: above 2 if the number is above 2, else above 0."""
     if isinstance(value, AbstractParameter):
         return value
     return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
 
 
 class StudentT(AbstractLikelihood):
-    """The likelihood y = f(x) + σ√s(x) ε, ε ~ Student's t with ν degrees of freedom.
+    """The likelihood y = f(x) + σ√s(x) ε, where ε has Student's t distribution with ν df.
 
-    p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2), the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2).
+    The density p(y | f) is proportional to (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
 
     Parameters
     ----------
     df, noise : number or parameter; noise model, number or parameter
-        ν, and the squared scale σ² s(x) or σ². Numbers are starting values: ν stays above 2 if it is, so that the variance exists; σ² stays above 1e-6.
+        The degrees of freedom ν, and the squared scale σ² s(x) or a constant σ². Numbers are starting values.
+        ν stays above 2 if its starting value is above 2. σ² stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
@@ -75,9 +76,9 @@ class StudentT(AbstractLikelihood):
         return -betaln(nu / 2, 0.5) - 0.5 * jnp.log(nu * s2) - tail  # Γ(½)² = π
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Mixture:
-        """Return N(m, v) + σ t_ν: std inf for ν ≤ 2; a warning and the median as mean for ν ≤ 1."""
+        """Return f + σ ε for f ~ N(m, v), with `std` = inf for ν ≤ 2; warn for ν ≤ 1."""
         nu = float(self.df)
         if nu <= 1:
             what = f"a Student-t with {nu:.3g} degrees of freedom"
-            warn(f"{what} has no mean: medians take its place", stacklevel=2)
+            warn(f"{what} has no mean: medians replace it", stacklevel=2)
         return normal_plus_student(mean[:, 0], variance[:, 0], noise_of_rows(self.noise, X), nu)

@@ -1,4 +1,4 @@
-"""Noise models: the variance of observations around f(x), constant or a function of x."""
+"""Noise models: the variance of observations given f(x), constant or a function of x."""
 
 import abc
 import dataclasses
@@ -15,13 +15,13 @@ from stochgp.numerics.arrays import unpacked_alike
 from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive, slope_of, value_of
 
 NOISE_FLOOR = 1e-6
-SMALLEST_COUNT = 1e-9  # a lower bound of ρ
+SMALLEST_COUNT = 1e-9  # lower bound of the weight ρ
 
 
 class AbstractNoise(eqx.Module):
-    """The noise model y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row of frequency weight ρ.
+    """The noise model y = f(x) + ε, with ε ~ N(0, σ² s(x) / ρ) for a row with weight ρ.
 
-    `level` is σ², a variance; s(x) > 0 is the `multiplier`, ρ the row's `count`.
+    `level` is the variance σ², `multiplier` returns s(x) > 0, and `count` is the frequency weight ρ.
     """
 
     level: eqx.AbstractVar[AbstractParameter]
@@ -37,12 +37,12 @@ class AbstractNoise(eqx.Module):
 
 
 class ConstantNoise(AbstractNoise):
-    """The noise model s(x) = 1: the same noise everywhere. See `constant_noise`.
+    """The noise model s(x) = 1, with the same variance for all inputs. See `constant_noise`.
 
     Parameters
     ----------
     level : parameter
-        σ², a variance.
+        The variance σ².
     """
 
     level: AbstractParameter
@@ -54,12 +54,12 @@ class ConstantNoise(AbstractNoise):
 def constant_noise(
     variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
 ) -> ConstantNoise:
-    """Return constant noise of this variance, a parameter or a number that stays ≥ `lower`.
+    """Return constant noise with a variance that is a parameter, or a number ≥ `lower`.
 
     Parameters
     ----------
     variance, lower, dtype : number or parameter, float, dtype or None
-        σ², in squared units of the model's targets; the lower bound and the dtype of a variance given as a number, by default for targets of unit variance.
+        The variance σ², in squared target units; the lower bound and the dtype of a number σ².
     """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))
@@ -71,13 +71,13 @@ def as_noise(value: Any) -> AbstractNoise:
 
 
 def known_noise(variance: float) -> AbstractNoise:
-    """Return constant noise of exactly this variance, which is not trained."""
+    """Return constant noise with a fixed variance that is not trained."""
     with jax.enable_x64(True):
         return constant_noise(frozen(np.float64(variance)))
 
 
 def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
-    """Return the noise with exactly this untrained σ², and the same multipliers s(x)."""
+    """Return the noise model with a fixed σ² that is not trained, and the same s(x)."""
     with jax.enable_x64(True):
         return dataclasses.replace(noise, level=frozen(np.float64(variance)))
 
@@ -86,29 +86,29 @@ def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
 def noise_variances(
     noise: AbstractNoise, X: Float[Any, "N D"], count: Float[Any, " N"]
 ) -> Float[Array, " N"]:
-    """Return σ² s(x)/ρ of each row, the variance of the mean of ρ = `count` observations."""
+    """Return σ² s(x)/ρ of each row in float64, with the weights ρ = `count`."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 
 
 def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) -> Float[Array, " N"]:
-    """Return σ² s(x) of rows with ρ = 1, in `dtype`."""
+    """Return σ² s(x) of each row in `dtype`."""
     return noise.variance(jnp.asarray(X, dtype), jnp.ones(X.shape[0], dtype))
 
 
 def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """Return σ² s(x) / ρ of each row, on the host; ρ = 1 without `count`."""
+    """Return σ² s(x) / ρ of each row on the host, with the weights ρ = `count` or 1."""
     count = np.ones(len(X)) if count is None else count
-    if isinstance(noise, ConstantNoise):  # without compiling for each number of rows
+    if isinstance(noise, ConstantNoise):  # avoids compiling for each number of rows
         return np.asarray(float(noise.level) / count)
     with jax.enable_x64(True):
         return np.asarray(noise_variances(noise, np.asarray(X, np.float64), count))
 
 
 def multipliers_of_rows(noise: AbstractNoise, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-    """Return s(x) of each row, on the host."""
+    """Return s(x) of each row on the host."""
     if isinstance(noise, ConstantNoise):
         return np.ones(len(X))
     return noise_of_rows(noise, X) / float(noise.level)
@@ -117,11 +117,11 @@ def multipliers_of_rows(noise: AbstractNoise, X: Float[np.ndarray, "N D"]) -> Fl
 def gradient_of_noise(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: np.ndarray, weights: np.ndarray
 ) -> Any:
-    """Return the gradient of Σ_i w_i · variance_i for the trainable parts of `noise`."""
+    """Return the gradient of Σ_i w_i · variance_i with respect to the parameters of `noise`."""
     slope = slope_of(noise.level) if isinstance(noise, ConstantNoise) else None
     if slope is None:
         return _gradient(noise, X, count, weights)
-    return unpacked_alike(slope * np.sum(weights / count), partition(noise)[0])  # without compiling
+    return unpacked_alike(slope * np.sum(weights / count), partition(noise)[0])  # avoids compiling
 
 
 @eqx.filter_jit

@@ -1,4 +1,4 @@
-"""All that lies between the latent f and what is observed."""
+"""Models of observations given the latent function f."""
 
 from .error_distribution import Dispersion
 from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, LinearMean, TreeMean

@@ -1,4 +1,4 @@
-"""Symmetric trees fitted by boosting to the derivatives of a loss."""
+"""Gradient boosting of symmetric trees, for any loss with two derivatives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int
 
 from stochgp.numerics.trees import Trees, joined
 
-MAX_INPUTS = 64  # of one tree
+MAX_INPUTS = 64  # maximum number of random inputs per tree
 
 Slopes = Callable[[Float[np.ndarray, " N"]], tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]]
 Loss = Callable[[Float[np.ndarray, " V"]], float]
-Split = tuple[int, int]  # an input, and the last bin of the lower side
+Split = tuple[int, int]  # an input and the last bin below the threshold
 Bins = Int[np.ndarray, "N D"]
 Mask = Bool[np.ndarray, " N"]
 Histograms = Callable[[Mask, np.ndarray, int], Float[np.ndarray, "2 L S"]]
@@ -20,11 +20,11 @@ Histograms = Callable[[Mask, np.ndarray, int], Float[np.ndarray, "2 L S"]]
 
 @dataclass(frozen=True)
 class Boosting:
-    """Newton's steps in function space by symmetric trees (Friedman 2001; trees as in Prokhorenkova et al. 2018).
+    """Gradient boosting with symmetric trees (Friedman 2001; Prokhorenkova et al. 2018).
 
-    With g_i, h_i the slope and the curvature of row i's loss, a split into parts P has the worth Σ_P (Σ_P g)²/(Σ_P h + ridge), and a leaf's step is
-    −rate Σ g/(Σ h + ridge). Splits lie between quantiles of an input (`edges_of`). A tree uses a random `share` of the rows. Trees are added until the loss
-    of other rows has not fallen for `patience` of them; those after its minimum are dropped.
+    Let g and h be the first and second derivatives of the loss per row. A leaf has the value
+    −rate Σ g/(Σ h + ridge), and a split maximises the sum of (Σ g)²/(Σ h + ridge) over leaves. Each tree uses
+    a random `share` of the rows. Boosting stops if `patience` trees have not lowered the validation loss.
     """
 
     n_trees: int = 200
@@ -46,9 +46,10 @@ class Boosting:
         weight: Float[np.ndarray, " N"] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Trees | None:
-        """Fit trees to rows X by `slopes(values)`, as many as minimise the `loss(values)` of the other rows; None for none.
+        """Fit trees to X, as many as minimise `loss` on the rows `others`; None if no tree does.
 
-        `weight` has frequency weights ρ for the quantiles; `slopes` include them. Trees are added while `goes_on()`.
+        `slopes` returns g and h of the rows X, multiplied by their weights. Quantiles of inputs use `weight`.
+        Boosting continues while `goes_on()` is true.
         """
         generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight, self.fewest)
         bins, other_bins = binned(X, edges), binned(others, edges)
@@ -77,7 +78,7 @@ class Boosting:
     def _grow(
         self, bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
     ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
-        """Return the splits of one tree, level by level those of highest worth, and the values of its leaves."""
+        """Return the splits of one tree, one per level, and the values of its leaves."""
         inputs, cuts, order, histograms = _histograms(bins, n_edges, g, h)
         n, T = len(g), len(order)
         worth = lambda G, H: (np.square(G) / (H + self.ridge)).sum(axis=0)
@@ -104,9 +105,9 @@ class Boosting:
 def _histograms(
     bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
-    """Return (Input and cut of all S splits; which of the inputs of more than two values has the first T of them; Σg and Σh [2, L, S] of rows in L leaves).
+    """Return inputs, cuts and order of all S possible splits, and a function for their sums.
 
-    Those of all inputs are made at once. For inputs of two values, mostly 0 as categories are, only rows above the cut are added up.
+    The function returns Σ g and Σ h per leaf [2, L, S], of rows above the cut for inputs with two values.
     """
     sizes = np.array(n_edges) + 1
     many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
@@ -146,10 +147,10 @@ def edges_of(
     weight: Float[np.ndarray, " N"] | None = None,
     fewest: float | None = None,
 ) -> list[Float[np.ndarray, " _"]]:
-    """At most n_bins − 1 thresholds of each input, besides those of its ends: midpoints between a value and the next larger one.
+    """Return thresholds of each input: midpoints between two successive values.
 
-    The values are all of the input if it has at most n_bins, else its quantiles at 1/n_bins, 2/n_bins, … With `fewest` the first and the last bin are halved
-    repeatedly, as long as the outer half has so many rows: they may hold most of the variance. `weight` has frequency weights.
+    With more than n_bins distinct values, thresholds are at the quantiles 1/n_bins, 2/n_bins, …
+    With `fewest`, the first and last bins are halved repeatedly, while the outer half has at least `fewest` rows.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight
@@ -171,6 +172,6 @@ def edges_of(
 
 
 def binned(X: Float[np.ndarray, "N D"], edges: list[Float[np.ndarray, " _"]]) -> Bins:
-    """b_ij, the number of thresholds of input j below x_ij, so b_ij > c if and only if x_ij is above threshold c. Column by column in memory."""
+    """Return the bin of each value, the number of its input's thresholds that are below it."""
     columns = [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, X.T, strict=True)]
     return np.stack(columns).astype(np.int16).T

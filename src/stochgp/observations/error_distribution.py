@@ -1,4 +1,4 @@
-"""Errors of predictions in units of their standard deviations: Gaussian, or Student-t whose scale depends on the inputs."""
+"""The distribution of standardised prediction errors, Gaussian or Student-t."""
 
 import dataclasses
 import math
@@ -20,17 +20,17 @@ from stochgp.numerics.trees import Trees
 from stochgp.observations.boosting import Boosting
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
-SCALED = "gaussian, scale of the input"  # in place of the Student-t, if its mean may not exist
-MIN_ROWS_SCALED = 500  # for a scale that depends on the inputs
+SCALED = "gaussian, scale of the input"  # alternative to the Student-t, if its mean may not exist
+MIN_ROWS_SCALED = 500  # minimum number of rows for a scale that depends on the inputs
 PARTS = 4
-MANY = 8000  # rows from which one part is enough to score
-TREE_DF = 4.0  # of the distribution that trees are fitted to: robust against outliers
-MIN_DF, MAX_DF = 2.1, 1000.0  # so that there is a standard deviation
-MAX_LOG_SCALE = 60.0  # |log κ|
-MAX_OF_TREES = 16.0  # |log s|
+MANY = 8000  # with at least as many rows, one part is enough to compare models
+TREE_DF = 4.0  # degrees of freedom of the loss for trees, which makes them robust to outliers
+MIN_DF, MAX_DF = 2.1, 1000.0  # bounds for which the standard deviation exists
+MAX_LOG_SCALE = 60.0  # bound of |log κ|
+MAX_OF_TREES = 16.0  # bound of |log s|
 MIN_SQUARE = 1e-280
-ROUNDED = 1e-4  # median of squared errors, in variances, below which errors may be those of rounding
-TIED = 0.1  # share of errors that are exactly 0
+ROUNDED = 1e-4  # if the median squared error is smaller, in variances, errors may be rounding errors
+TIED = 0.1  # maximum share of errors that are exactly 0
 BOOSTING = Boosting()
 
 Squares = Float[np.ndarray, " N"]
@@ -39,23 +39,23 @@ OnHost = Float64[np.ndarray, " N"]
 
 
 class Dispersion(eqx.Module):
-    """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(κ s(x) V) T.
+    """The distribution y = m + √(κ s(x) V) T of an observation with the predicted mean m.
 
-    T is standard normal or Student-t. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
+    V is the predicted variance, of f and the noise. T is standard normal or Student-t with the density p_T.
+    With z² = (y − m)²/V and η = log s(x),
 
-        log p = −½(η + log κ) + log f(√(z² e^(−η)/κ)),   f the density of T.
+        log p(y) = −½ log V − ½(η + log κ) + log p_T(√(z² e^(−η)/κ)).
 
-    Variances c s(x) var f, c = κ var T, and noise c s(x) σ² s₀(x) are those of the kernel c √(s(x) s(z)) k(x, z) and of that noise, if s hardly
-    changes among the rows near x: one factor of both changes no mean.
+    The variances of f and of the noise have the same factor c s(x), so the mean remains m.
 
     Parameters
     ----------
     factor : float
-        κ, of variances.
+        The factor κ of variances.
     df : float or None
-        ν, the degrees of freedom of a Student-t T; None = standard normal.
+        The degrees of freedom ν of a Student-t; None = standard normal.
     trees : Trees or None
-        log s(x); None = 0.
+        The function log s(x); None = 0.
     """
 
     factor: float = 1.0
@@ -64,34 +64,34 @@ class Dispersion(eqx.Module):
 
     @property
     def variance(self) -> float:
-        """c = κ var T, var T = ν/(ν − 2) of a Student-t."""
+        """The factor c = κ var T, with var T = ν/(ν − 2) for a Student-t."""
         return self.factor * (1.0 if self.df is None else self.df / (self.df - 2))
 
     @property
     def is_scaling(self) -> bool:
-        """True if variances change."""
+        """True if it changes the predicted variances."""
         return self.variance != 1.0 or self.trees is not None
 
     def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """η = log s(x), on the host."""
+        """Return η = log s(x) on the host."""
         if self.trees is None:
             return np.zeros(len(X))
         return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -MAX_OF_TREES, MAX_OF_TREES)
 
     def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
-        """log p + ½ log V of each row, of z² = `squares`."""
+        """Return log p(y) + ½ log V of each row, for z² = `squares`."""
         zeta = squares * np.exp(-eta) / self.factor
         log_f = -0.5 * (LOG_2PI + zeta) if self.df is None else log_student(zeta, self.df)
         return -0.5 * (eta + math.log(self.factor)) + log_f
 
     @property
     def scale(self) -> eqx.Partial:
-        """c s(x), a function of rows of JAX."""
+        """The function c s(x) of rows x, in JAX."""
         with jax.enable_x64(True):
             return eqx.Partial(_scales, jnp.asarray(self.variance), self.trees)
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
-        """Return the distribution of observations with these means and standard deviations, noise and c s(x) included."""
+        """Return the distribution of observations; `std` includes the noise and c s(x)."""
         if self.df is None:
             return Normal(mean, std)
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
@@ -103,23 +103,23 @@ def _scales(variance: Array, trees: Trees | None, X: Float[Array, "N D"]) -> Flo
 
 
 def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
-    """Compare the Student-t of `fit` with the constant Gaussian, on rows that neither was fitted to.
+    """Compare the Student-t of `fit` with a constant Gaussian by cross-validation.
 
-    The name is None, and the Gaussian stays, unless `prefer` says otherwise; so it does with fewer than 100 rows or 10 groups, and for tied or
-    rounded targets. Differences of log densities are paired row by row, with frequency weights ρ. Without `heavy_tails` the rival is the
-    Gaussian whose scale depends on the inputs, which needs 500 rows.
+    Without `heavy_tails`, compare a Gaussian whose scale depends on the inputs; it needs 500 rows. The name
+    in the result is None, for the constant Gaussian, unless the alternative is clearly better (`prefer`).
+    It is also None with fewer than 100 rows or 10 groups, and for tied or rounded targets.
 
-    Two parts of the rows fit trees, one stops them and gives the shape, one is scored: each in turn if rows are few; otherwise one, or as many as
-    have 10 groups.
+    In each round, two of four parts fit trees, a third stops the boosting and fits κ and ν, and the fourth
+    compares log densities. With 8,000 rows or more, one round is enough, unless it has fewer than 10 groups.
     """
     name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
     if why := too_few(len(rows), rows.group, **fewest):
         return Preference(None, {}, why)
     squares = rows.y**2
     if np.average(squares == 0, weights=rows.weight) > TIED:
-        why = "targets are tied: more than a tenth of the left-out rows are predicted exactly"
+        why = "targets are tied: predictions of more than a tenth of the left-out rows are exact"
     elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
-        why = "errors are a hundredth of their standard deviations, none is above its own: these are of rounding"
+        why = "errors are rounding errors: half are below 1 % of their standard deviations, and all below 100 %"
     if why:
         return Preference(None, {}, why)
     part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
@@ -141,10 +141,10 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
 def fit(
     rows: Data, seed: int, *, heavy_tails: bool = True, scaled: bool = True, df: float | None = None
 ) -> Dispersion:
-    """Fit a Student-t, or without `heavy_tails` a Gaussian, whose scale depends on the inputs.
+    """Fit a Student-t or a Gaussian whose scale depends on the inputs.
 
-    Trees are fitted to three quarters of the rows. The last quarter says how many trees there are, and gives κ and ν. With fewer than 500
-    rows, if no tree improves the density, or unless `scaled`, the scale is constant, and all rows give κ and ν. `df` fixes ν.
+    Trees are fitted to three quarters of the rows. The last quarter gives the number of trees, κ and ν.
+    The scale is constant with fewer than 500 rows, without `scaled`, or if no tree improves the density. `df` fixes ν.
     """
     part = folds(len(rows), rows.group, PARTS, seed)
     scaled = scaled and len(rows) >= MIN_ROWS_SCALED
@@ -152,7 +152,7 @@ def fit(
 
 
 def gaussian_dispersion(squares: Squares, weight: Squares | None = None) -> Dispersion:
-    """Return the Gaussian of the highest likelihood: κ = mean z², with one more z² = 1."""
+    """Fit κ of a Gaussian: the mean of z², with one additional z² = 1."""
     weight = np.ones(len(squares)) if weight is None else weight
     return Dispersion(float((1 + (weight * squares).sum()) / (1 + weight.sum())))
 
@@ -160,10 +160,7 @@ def gaussian_dispersion(squares: Squares, weight: Squares | None = None) -> Disp
 def student_dispersion(
     squares: Squares, df: float | None = None, weight: Squares | None = None
 ) -> Dispersion:
-    """Return the Student-t of the highest likelihood, with this ν, or with 2.1 ≤ ν ≤ 1000.
-
-    L-BFGS in log κ and log(ν − 2) starts from the median of z² and ν = 4.
-    """
+    """Fit κ of a Student-t by maximum likelihood, and 2.1 ≤ ν ≤ 1000 unless `df` fixes ν."""
     start = math.log(max(median(squares, weight), MIN_SQUARE) / 0.55)
 
     def loss(x: np.ndarray) -> float:
@@ -178,11 +175,10 @@ def student_dispersion(
 
 
 def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squares]:
-    """Return ∂/∂η of −log p and its expected second derivative for each row.
+    """Return the derivative of −log p by η and its expected second derivative, for each row.
 
-    With ζ = z² e^(−η)/κ these are
-
-    ½(1 − (ν + 1)ζ/(ν + ζ)) and ν/(2(ν + 3)); for a Gaussian ½(1 − ζ) and ½.
+    With ζ = z² e^(−η)/κ, these are ½(1 − (ν + 1)ζ/(ν + ζ)) and ν/(2(ν + 3)) for a Student-t.
+    For a Gaussian, these are ½(1 − ζ) and ½.
     """
     zeta = squares * np.exp(-eta) / shape.factor
     if shape.df is None:
@@ -194,7 +190,7 @@ def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squa
 def _fit(
     rows: Data, others: Data, seed: int, scaled: bool, heavy_tails: bool, df: float | None = None
 ) -> Dispersion:
-    """With trees that are fitted to the rows, and the shape from the others; without trees from all rows."""
+    """Fit trees to `rows`, and κ and ν to `others`; without trees, fit κ and ν to all rows."""
     trees = _trees(rows, others, seed) if scaled else None
     eta = Dispersion(trees=trees).log_scale(others.X)
     squares, count = others.y**2 * np.exp(-eta), others.weights
@@ -205,7 +201,7 @@ def _fit(
 
 
 def _trees(rows: Data, others: Data, seed: int) -> Trees | None:
-    """Boost log s from the best constant Student-t of ν = TREE_DF; its mean over the rows is 0. None if no tree helps. At a deadline no tree is added."""
+    """Boost log s with mean 0, starting from a constant Student-t; None if no tree helps."""
     start = Dispersion(student_dispersion(rows.y**2, TREE_DF, rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.y**2, eta), weights=others.weight))
     of_rows = lambda eta: tuple(rows.weights * part for part in slopes(rows.y**2, eta, start))

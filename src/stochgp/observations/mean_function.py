@@ -1,4 +1,4 @@
-"""Prior means of f that are fitted before the rest: linear in the inputs, or a sum of trees."""
+"""Mean functions m(x), linear or a sum of trees; the fit learns them before the GP."""
 
 import abc
 import dataclasses
@@ -19,61 +19,64 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.numerics.trees import Trees, joined
 from stochgp.observations.boosting import Boosting
 
-MAX_ROWS = 50_000  # to which slopes, or the trees of a fold, are fitted
-PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inputs
-MIN_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
+MAX_ROWS = 50_000  # maximum number of rows to fit slopes, or the trees of one fold
+PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # ridge penalties of slopes for standardised inputs
+MIN_SHARE = 0.1  # lower bound of `noise_factor`, and of the share of degrees of freedom of the residuals
 
-FOLDS = 5  # of trees
+FOLDS = 5  # folds for cross-fitted trees
 BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=64, fewest=4, patience=30)
-SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows of one tree: as many as this, within these bounds
-SHARE_OF_TIME = 0.5  # of a fit whose time is limited
+SHARES, SEEN = (0.4, 0.8), 10_000  # bounds of the share of rows per tree; rows per tree between them
+SHARE_OF_TIME = 0.5  # share of the time limit of a fit for the trees
 
 
 class AbstractMeanFunction(eqx.Module):
-    """m(x), in the units of x and T(y), fitted to rows whose T(y) − m(x) f then learns; its errors have the covariances d(x)·d(z) of `deviations` d.
+    """A mean function m(x) in the units of the transformed targets T(y).
+
+    The GP learns T(y) − m(x). The errors of m have the covariance d(x)·d(z), where d is `deviations`.
 
     Parameters
     ----------
     noise_factor, residual, width : float
-        Noise variance of new rows divided by the learned one; variance of left-out errors at which `width` is 1, 0 = at any; a factor of `deviations`.
+        Ratio of the noise variance of new rows to the learned noise variance; variance of left-out errors for
+        which `width` is 1, or 0 if `width` is always 1; factor of `deviations`.
     """
 
-    __getattribute__ = object.__getattribute__  # methods are plain ones, not the pytrees of Equinox
+    __getattribute__ = object.__getattribute__  # bypasses Equinox, which wraps methods in pytrees
 
     noise_factor: float = eqx.field(default=1.0, kw_only=True)
     residual: float = eqx.field(default=0.0, kw_only=True)
     width: float = eqx.field(default=1.0, kw_only=True)
-    described: ClassVar[str]  # the words for it in messages
+    described: ClassVar[str]  # the name in messages
 
     @abc.abstractmethod
     def __call__(self, X: Any, xp: Any = np) -> Any:
-        """m(x) [N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
+        """Return m(x) [N], in float64 for xp = NumPy, or in the dtype of X for `jax.numpy`."""
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
-        """d(x) [N, R] in units of T(y): by NumPy in float64, or by the module `jax.numpy` in the dtype of X."""
+        """Return d(x) [N, R] in units of T(y), with dtypes as in `__call__`."""
 
     def variance(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """d(x)·d(x), in squared units of T(y)."""
+        """Return the variance d(x)·d(x) of m(x), in squared units of T(y)."""
         return np.sum(self.deviations(X) ** 2, axis=1)
 
 
 class LinearMean(AbstractMeanFunction):
-    """m(x) = offset + slope · (x̃ − center), x̃ the inputs clipped to `low` and `high`: in the user's units, m in those of T(y).
+    """The mean function m(x) = offset + slope · (x − center), with clipped inputs x.
 
-    The ends lie one width of the range outside of it: dates go on, and an outlier of an input has a bounded effect.
+    Inputs are clipped to the training range, extended by its width at either end.
 
     Parameters
     ----------
     offset : float64 array []
     slope : float64 array [D]
-        Units of T(y) for each unit of an input.
+        Change of m(x) per unit of each input.
     center : float64 array [D]
         The means of the inputs.
     low, high : float64 array [D]
-        Beyond which m is constant.
+        The ends of the clipped inputs.
     root, offset_std : float64 array [D, R − 1], float
-        root rootᵀ is the covariance of the slopes, and offset_std² the variance of the offset.
+        The slopes have the covariance root rootᵀ. The offset has the variance offset_std².
     noise_factor, residual, width : float
         As in `AbstractMeanFunction`.
     """
@@ -89,9 +92,10 @@ class LinearMean(AbstractMeanFunction):
 
     @classmethod
     def fit(cls, rows: Data) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
-        """Ridge regression of at most 50,000 random rows on their standardised inputs, with the penalty λ of the least error of left-out rows.
+        """Fit m by ridge regression, and return it with its leave-one-out values at the rows.
 
-        The values are y − (y − m(x))/(1 − h), h the leverage. Slopes β have the covariance E (β − b)(β − b)ᵀ around those of m, b, for β ~ N(0, σ²/λ I) and half-Cauchy 1/√λ.
+        Leave-one-out errors choose the penalty λ. The covariance of the slopes averages over λ, with the
+        priors N(0, σ²/λ) of the slopes and half-Cauchy of 1/√λ.
         """
         some = random_rows(len(rows), MAX_ROWS)
         every, rows = rows, rows.take(some)
@@ -111,7 +115,7 @@ class LinearMean(AbstractMeanFunction):
         others = np.sqrt(w)[:, None] * (slopes - slopes[k])
         root = V @ np.hstack([np.diag(np.sqrt((w * s2) @ shrunk)), others.T]) / inputs.scale[:, None]
         kept = max(1 - float(1 + np.maximum(g, 0.0) @ shrunk[k]) / n, MIN_SHARE)
-        s = float(np.average(errors[:, k] ** 2, weights=rho) / kept)  # per degree of freedom
+        s = float(np.average(errors[:, k] ** 2, weights=rho) / kept)  # residual variance
         line = np.asarray(offset), V @ slopes[k] / inputs.scale, inputs.mean, 2 * low - high, 2 * high - low
         found = cls(*line, root, (s / n) ** 0.5, noise_factor=1 / kept, residual=s)
         values = found(every.X)
@@ -134,19 +138,19 @@ class LinearMean(AbstractMeanFunction):
 
 
 class TreeMean(AbstractMeanFunction):
-    """m(x) = offset + the mean over K folds of g_k(x), g_k a sum of symmetric trees that are fitted to the rows of all other folds.
+    """The mean function m(x) = offset + Σ_k g_k(x)/K, with boosted trees g_k of K folds.
 
-    Trees are boosted while the rows of their fold gain (`Boosting`; Friedman, 2001; Prokhorenkova et al., 2018). f learns T(y) − offset − g_k(x) of a row of fold k,
-    which g_k has not seen (cross-fitting; Chernozhukov et al., 2018). Groups are in one fold. The variance of m is that of the grouped jackknife,
-    (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982), and its share of those errors is not noise.
+    The trees g_k are fitted to all folds except fold k (`Boosting`). In fold k, the GP learns T(y) − offset − g_k(x)
+    (cross-fitting; Chernozhukov et al., 2018). Each group is in one fold. The variance of m is the jackknife
+    estimate (K − 1)/K Σ_k (g_k(x) − m(x) + offset)² (Efron, 1982).
 
     Parameters
     ----------
     offset : float64 array []
         The mean of T(y).
     trees : Trees
-        Those of all folds, their leaves divided by K.
-    sizes : tuple of K integers, the numbers of trees of the folds
+        The trees of all folds, with leaves divided by K.
+    sizes : tuple of K integers, the number of trees per fold
     noise_factor, residual, width : float
         As in `AbstractMeanFunction`.
     """
@@ -158,7 +162,7 @@ class TreeMean(AbstractMeanFunction):
 
     @classmethod
     def fit(cls, rows: Data) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
-        """Five folds, or as many as rows or groups; with a time limit trees take half of it."""
+        """Fit trees in five folds, and return m with the cross-fitted values at the rows."""
         offset = np.average(rows.y, weights=rows.weights)
         rest = Data(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
         values = np.full(len(rows), offset)
@@ -182,7 +186,7 @@ class TreeMean(AbstractMeanFunction):
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
     def left_out(self, rows: Data) -> Float[np.ndarray, " N"]:
-        """offset + g_k(x) at the rows of the fit, k the fold of the row, which g_k has not learned from. m, the mean over folds, varies less."""
+        """Return the cross-fitted values offset + g_k(x) at the training rows, with their folds k."""
         fold, K = folds(len(rows), rows.group, FOLDS), len(self.sizes)
         return self.offset + K * self._of_folds(rows.X, np)[np.arange(len(rows)), fold]
 
@@ -196,7 +200,7 @@ class TreeMean(AbstractMeanFunction):
         return self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
 
     def _of_folds(self, X: Any, xp: Any) -> Any:
-        """g_k(x)/K [N, K]."""
+        """Return g_k(x)/K [N, K]."""
         arrays = [xp.asarray(part) for part in (self.trees.inputs, self.trees.thresholds, self.trees.leaves)]
         ends = np.cumsum((0, *self.sizes))
         parts = [Trees(*(part[start:end] for part in arrays)) for start, end in itertools.pairwise(ends)]
@@ -206,7 +210,7 @@ class TreeMean(AbstractMeanFunction):
 def boosted(
     seen: Data, others: Data, seed: int = 0, goes_on: Callable[[], bool] = lambda: True
 ) -> Trees | None:
-    """Least-squares trees from the rows `seen`, as many as improve the `others`."""
+    """Fit least-squares trees to the rows `seen`, with early stopping on `others`."""
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
     slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)
     loss = lambda values: float(np.average((values - others.y) ** 2, weights=others.weights))
@@ -214,5 +218,5 @@ def boosted(
     return boosting.fit(seen.X, slopes, others.X, loss, seed, seen.weights, goes_on)
 
 
-LINEAR_MEAN, TREES = "linear", "trees"  # `mean=`
+LINEAR_MEAN, TREES = "linear", "trees"  # values of the argument `mean`
 MEANS = {LINEAR_MEAN: LinearMean, TREES: TreeMean}

@@ -1,4 +1,4 @@
-"""The observation model as one value: noise or another likelihood, transforms, rounding."""
+"""The observation model: noise or another likelihood, transforms and rounding."""
 
 import math
 import typing
@@ -22,7 +22,7 @@ from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
-MANY_ROWS = 40  # with fewer the range of their targets is widened
+MANY_ROWS = 40  # with fewer rows, the supported range of means is wider
 EVERYWHERE = (-math.inf, math.inf)
 
 PerRow = Float[np.ndarray, " N"]
@@ -30,7 +30,7 @@ Latent = Float[np.ndarray, "N L"]
 
 
 def supported_by(y: PerRow) -> tuple[float, float]:
-    """Return (Least target − R, largest target + R), R their range, 40/N times it with N < 40 targets; everything if all are equal."""
+    """Return the range of targets, extended at either end by its width, or more if N < 40."""
     low, high = float(y.min()), float(y.max())
     R = (high - low) * max(1.0, MANY_ROWS / len(y)) or math.inf
     return low - R, high + R
@@ -38,26 +38,26 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """y given f: z | f ~ `likelihood`, T(y) = s z + m + m(x), y rounded to a whole number of at least 0 with `rounding`.
+    """The model of an observation y given f: T(y) = s z + m + m(x), where z | f has `likelihood`.
 
-    Means and variances [N, L] are those of the latent functions by the posterior, in the units of z.
+    The arguments `mean` and `variance` of methods are moments [N, L] of the latent functions, in units of z.
 
     Parameters
     ----------
     targets : Standardiser
-        Its mean is m, its scale s, a standard deviation, both in the units of T(y).
+        The mean m and the standard deviation s of T(y) − m(x).
     likelihood : AbstractLikelihood
-        Of z given the latent functions; its noise is in the units of z.
+        The likelihood of the standardised target z given the latent functions.
     inflation : Dispersion or None
-        The predictive distribution of z; the noise of the likelihood is then a part of V alone.
+        The predictive distribution of z. If it is set, only the noise variance of `likelihood` matters.
     transform : AbstractTransform or None
-        T; None = y itself.
+        The transform T; None = identity.
     rounding : bool
-        Whether y is a count, whose predictive distributions are those of the rounded value.
+        Whether y is a count. Predictive distributions are then rounded to whole numbers from 0 on.
     mean_function : AbstractMeanFunction or None
-        m(x), in the units of T(y); the variance of its errors is part of that of f. None = 0.
+        The mean function m(x), in the units of T(y); None = 0.
     support : (float, float)
-        The range of means of transformed y that the training targets support (`supported_by`).
+        The range of means of y that the training targets support, if there is a transform (`supported_by`).
     """
 
     targets: Standardiser
@@ -74,28 +74,28 @@ class Observation:
 
     @property
     def has_noise(self) -> bool:
-        """True if z is f(x) and a noise of known variance."""
+        """True if z is f(x) plus noise."""
         return isinstance(self.likelihood, Gaussian | StudentT)
 
     @property
     def outward(self) -> AbstractTransform | None:
-        """T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f) of a likelihood; None for f itself, with the standardising undone."""
+        """The transform T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f); None = identity."""
         return self.likelihood.mean_transform if self.transform is None else self.transform
 
     @property
     def noise_variance(self) -> float:
-        """The variance of the noise of z at multiplier 1."""
+        """The noise variance of z for the noise multiplier s(x) = 1."""
         c, (noise, factor) = 1.0 if self.inflation is None else self.inflation.variance, self._noise
         return c * factor * float(noise.level)
 
     @property
     def draws_by_moments(self) -> bool:
-        """True if `sample` needs the moments of f: unless y is T⁻¹ of f and Gaussian noise."""
+        """True if `sample` needs the moments of f; False if T(y) is f plus Gaussian noise."""
         student = self.inflation is not None and self.inflation.df is not None
         return not self._is_normal or student
 
     def transformed(self, y: PerRow) -> PerRow:
-        """T(y). Raises ValueError for targets that T does not take."""
+        """Return T(y); raise ValueError for targets outside the domain of T."""
         if self.transform is None:
             return y
         if self.rounding:
@@ -104,12 +104,12 @@ class Observation:
         return np.asarray(self.transform(y), np.float64)
 
     def to_model(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
-        """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
+        """Return the standardised targets z; raise ValueError outside the domain of T."""
         return self.targets.transform(self.centred(X, y))
 
     @property
     def takes_width(self) -> bool:
-        """True if `widened` scales the distribution of y, which is f and a noise, not transformed."""
+        """True if y is f plus noise without a transform, so that `widened` scales y itself."""
         return self._is_normal and self.transform is None
 
     def widened(self, c: float) -> "Observation":
@@ -119,7 +119,11 @@ class Observation:
         return replace(self, inflation=replace(inflation, factor=c * inflation.factor), mean_function=m)
 
     def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
-        """With the mean m(x), its variance scaled to the errors of left-out rows, n²/(n − v) for noise n and `variance` v of f; a `learned` noise becomes that of new rows."""
+        """Return the observation with the mean function m, whose variance is scaled to left-out errors.
+
+        With noise variance n and `variance` v of f, the left-out errors are n²/(n − v). A `learned` noise variance
+        is multiplied by the noise factor of m.
+        """
         if m is None:
             return self
         likelihood, n, made = typing.cast(typing.Any, self.likelihood), self.noise_variance, self
@@ -133,18 +137,18 @@ class Observation:
         return replace(made, mean_function=replace(m, width=width))
 
     def supporting(self, y: PerRow) -> "Observation":
-        """Extend the support of means to these targets, with the same margin."""
+        """Extend the supported range of means to the targets y, with the same margin."""
         low, high = self.support
         R = (high - low) / 3
         return replace(self, support=(min(low, float(y.min()) - R), max(high, float(y.max()) + R)))
 
     def centred(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
-        """T(y) − m(x). Raises ValueError for targets that T does not take."""
+        """Return T(y) − m(x); raise ValueError for targets outside the domain of T."""
         z = self.transformed(y)
         return z if self.mean_function is None else z - self.mean_function(X)
 
     def to_target(self, z: Float[np.ndarray, " N *S"], X: MemorySource) -> Float[np.ndarray, " N *S"]:
-        """s z + m + m(x), with the standardising undone, but not T."""
+        """Return s z + m + m(x), in the units of T(y)."""
         found = self.targets.inverse(z)
         if self.mean_function is None:
             return found
@@ -166,21 +170,21 @@ class Observation:
         return Rounded(found) if self.rounding else found
 
     def of_function(self, mean: PerRow, variance: PerRow, X: MemorySource) -> tuple[PerRow, PerRow]:
-        """Return (Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
+        """Return the mean of f in units of T(y), and the standard deviation of T⁻¹(f)."""
         mean, std = self.to_target(mean, X), self.scale * np.sqrt(self._inflated(variance, X))
         if self.outward is not None:
             std = Warped(Normal(mean, std), self.outward, self.support).std
         return mean, std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: MemorySource) -> tuple[PerRow, PerRow]:
-        """Return (Mean, standard deviation) of an observation at each row."""
+        """Return mean and standard deviation of an observation at each row."""
         if not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
         return self._normal(mean, variance, X)
 
     def noise_variances(self, X: MemorySource, moments: tuple[Latent, Latent] | None = None) -> PerRow:
-        """Return the noise variances of z at these rows, of count 1; with `moments` of the latent functions unless `has_noise`."""
+        """Return the noise variance of z per row; needs `moments` unless `has_noise`."""
         if not self.has_noise:
             assert moments is not None
             return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
@@ -191,7 +195,7 @@ class Observation:
     def with_inflation(
         self, covariance: Float[np.ndarray, "N N"], X: MemorySource
     ) -> Float[np.ndarray, "N N"]:
-        """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
+        """Return the covariance of f scaled by c √(s(x) s(x')), plus that of the errors of m."""
         if self.inflation is not None and self.inflation.is_scaling:
             root = np.sqrt(np.broadcast_to(self.variance_factor(X), X.size))
             covariance = root[:, None] * np.asarray(covariance) * root
@@ -208,9 +212,10 @@ class Observation:
         *,
         key: PRNGKeyArray,
     ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values, each distributed as by `predict`; with `moments` if `draws_by_moments`.
+        """Draw observations from values of f at the rows, each with the distribution of `predict`.
 
-        Unless they are f and Gaussian noise, their ranks are those of f and Gaussian noise (a Gaussian copula).
+        `moments` of f are needed if `draws_by_moments`. Observations that are not f plus Gaussian noise have the
+        ranks of f plus Gaussian noise (a Gaussian copula).
         """
         if not self._is_normal:
             assert moments is not None
@@ -228,18 +233,18 @@ class Observation:
         return np.maximum(np.rint(found), 0.0) if self.rounding else found
 
     def draw_noise(self, X: MemorySource, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
-        """Independent Gaussian noise in the units of T(y)."""
+        """Draw independent Gaussian noise in the units of T(y)."""
         draws = np.asarray(jax.random.normal(key, (X.size, n_samples), jnp.float32), np.float64)
         return self.scale * np.sqrt(self.noise_variances(X))[:, None] * draws
 
     @property
     def _is_normal(self) -> bool:
-        """True if z has the variance V of f and of a noise, and is Gaussian or distributed by `inflation`."""
+        """True if z is Gaussian, or has the distribution `inflation`."""
         return self.inflation is not None or isinstance(self.likelihood, Gaussian)
 
     @property
     def _noise(self) -> tuple[AbstractNoise, float]:
-        """Return (The noise, its variance in units of its squared scale: ν/(ν − 2) of Student-t noise)."""
+        """The noise model, and the ratio of its variance to σ²: ν/(ν − 2) for a Student-t."""
         likelihood = typing.cast(typing.Any, self.likelihood)
         nu = float(likelihood.df) if isinstance(likelihood, StudentT) else math.inf
         return likelihood.noise, 1.0 if nu == math.inf else nu / (nu - 2) if nu > 2 else math.inf
@@ -253,12 +258,12 @@ class Observation:
         return self.likelihood.predictive(mean, variance, X.inputs("float64"))
 
     def _inflated(self, variance: PerRow, X: MemorySource) -> PerRow:
-        """c s(x) var f(x) + var m(x), in the units of z."""
+        """Return c s(x) var f(x) + var m(x), in squared units of z."""
         m, variance = self.mean_function, variance * self.variance_factor(X)
         return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
     def variance_factor(self, X: MemorySource) -> PerRow | float:
-        """c s(x), the factor of the variances of f and of the noise at each row."""
+        """Return c s(x), the factor of the variances of f and of the noise at each row."""
         dispersion = self.inflation
         if dispersion is None or dispersion.trees is None:
             return 1.0 if dispersion is None else dispersion.variance
@@ -267,7 +272,7 @@ class Observation:
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: MemorySource, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Draws of T(y) by the likelihood, given these values of the first latent function; the others are drawn independently at each row."""
+        """Draw T(y) given values of the first latent function; draw the other functions, too."""
         m, v = mean, variance
         with jax.enable_x64(True):
             others, own = jax.random.split(key)
