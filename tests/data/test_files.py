@@ -99,7 +99,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
-    with pytest.raises(ValueError, match="split_by are the same in all rows"):
+    with pytest.raises(ValueError, match="split_by columns have equal values in all rows"):
         pa_parquet.write_table(rows.append_column("one", pa.array(np.ones(N))), tmp_path / "one.parquet")
         model.fit(data.FileSource.of(tmp_path / "one.parquet", split_by=("one",)), "y")
 
@@ -352,7 +352,7 @@ def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"y": None}, "y must be the name of the target's column"),
+        ({"y": None}, "y must be the name of the target column"),
         ({"y": "z"}, "column 'z' is not in the table"),
         ({"y": "y", "sample_weight": np.ones(N)}, "sample_weight cannot be used with rows in files"),
         ({"y": "y", "groups": np.ones(N)}, "groups cannot be used with rows in files"),

@@ -166,7 +166,7 @@ def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_j
     rows, y = np.column_stack([X, day]), 0.2 * day + noise
     assert not depends(dependence(rows, y, np.arange(N, dtype=float))[0])
     group, plan = grouped(rows, y, "either")
-    assert group is not None and "nats worse than rows" in plan["time_order"]["why"]
+    assert group is not None and "nats worse than from rows" in plan["time_order"]["why"]
     assert grouped(rows, noise, "either")[0] is None
 
 

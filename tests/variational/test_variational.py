@@ -282,7 +282,7 @@ def test_impossible_settings_are_refused():
         SVGP(spread=0.0)
     with pytest.raises(ValueError, match="natural_rate is 1.5"):
         SVGP(natural_rate=1.5)
-    with pytest.raises(ValueError, match=r"\[M, D\] with M at least 1"):
+    with pytest.raises(ValueError, match=r"\[M, D\] with M ≥ 1"):
         InducingPoints.of(jnp.zeros((0, 2)))
 
 

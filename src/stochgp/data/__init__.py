@@ -1,4 +1,4 @@
-"""Data: rows in memory and in files, standardising, nearest rows; and what users need of `stochgp.tables`."""
+"""Data in memory and in files, standardisation and nearest rows."""
 
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.clustered import train_test_indices

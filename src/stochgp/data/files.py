@@ -1,4 +1,4 @@
-"""Rows in files as a source: read block by block, divided by hashes, a sample of them, and all of them as numbers."""
+"""Rows in files: reading in blocks, random splits by hashes, and random samples."""
 
 import contextlib
 import os
@@ -29,15 +29,15 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Block(NamedTuple):
-    """Some rows of a file."""
+    """A block of rows of a file."""
 
     table: pa.Table
     file: Path
-    rows: Int[np.ndarray, " N"]  # their numbers in the file, from 0
+    rows: Int[np.ndarray, " N"]  # row numbers in the file, from 0
 
     @contextlib.contextmanager
     def placing(self) -> Iterator[None]:
-        """Add the name of the file, and the rows' numbers in it, to errors of the block."""
+        """Add the file name and row numbers in the file to errors that occur in the block."""
         try:
             yield
         except ValueError as error:
@@ -45,31 +45,31 @@ class Block(NamedTuple):
             raise TableError(f"{self.file}: {_ROW.sub(number, str(error))}") from error
 
     def filtered(self, kept: Bool[np.ndarray, " N"]) -> "Block":
-        """Return these rows."""
+        """Return the rows that the mask `kept` selects."""
         return Block(self.table.filter(pa.array(kept)), self.file, self.rows[kept])
 
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """Rows that are read from files at each pass.
+    """Rows in files, which are read at each pass. Create it with `FileSource.of`.
 
-    Files are sorted by their names and read in blocks of at most 65,536 rows, always in the same order. The first rows of a text file decide the type of a
-    column. If later rows need a wider type, reading raises TooNarrowError: add this type to `types`. `FileSource.of` checks that the files exist.
+    Files are read in order of their names, in blocks of at most 65,536 rows. The first rows of a text file
+    define the types of its columns. If later rows need a wider type, reading raises TooNarrowError.
 
     Parameters
     ----------
     path : Path
-        A .csv, .tsv (both also with .gz), .parquet or .feather file, or a folder whose files are all of one of these types and have the same columns.
+        A .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .feather file, or a folder. All files in a folder must
+        have the same type and the same columns.
     columns, types : tuple of str, mapping of str to Arrow types
-        The columns to read (None = all), and types of columns in text files if their first rows do not show the type.
+        The columns to read (None = all); types of columns in text files, instead of the detected types.
     part : (float, int, bool), optional
-        The share of rows that a random split holds out, its seed, and True to read the held-out rows or False to read the other rows; None = all rows.
+        Share of held-out rows, seed of the split, and True to read the held-out rows; None = all rows.
     weight, split_by : str, tuple of str
-        The column of frequency weights, which is not an input; columns that define groups, such as patients. Rows with equal values in these columns are on
-        the same side of every split. These columns are inputs unless `columns` excludes them.
+        The column of frequency weights, which is not an input; columns that define groups, such as patients.
+        Splits keep groups together. The columns of groups are inputs, unless `columns` excludes them.
     target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
-        Set by `fit`: the target's column, kind and transform; the sorted classes; the encoder of the inputs; the number of rows and their summary; shift, scale
-        and dtype of the rows that a model uses; its devices.
+        Set by `fit`.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class FileSource(Source):
     def of(
         cls, path: str | os.PathLike, *, weight: str | None = None, split_by: Sequence[str] = ()
     ) -> "FileSource":
-        """Return the source. Raises ValueError for a missing file or column, and for a folder without tables or with several types."""
+        """Create a source; raise ValueError for missing files or columns, or mixed file types."""
         if isinstance(split_by, str):
             raise TypeError(f"split_by must be a tuple of names, such as ({split_by!r},), not a string")
         source = cls(Path(path), weight=weight, split_by=tuple(split_by))
@@ -101,25 +101,25 @@ class FileSource(Source):
         return source
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
-        """Return the source of these columns. Raises ValueError, with the nearest name, if the first file lacks one."""
+        """Return the source with fewer columns; raise ValueError if the first file lacks one."""
         next(tables_of(files_of(self.path)[0], columns))
         return replace(self, columns=columns)
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Columns that are read although they are not inputs."""
+        """The columns of weights and groups, which are read in addition to the inputs."""
         return self.split_by if self.weight is None else (self.weight, *self.split_by)
 
     def inputs(self, table: pa.Table) -> list[str]:
-        """Names of the columns of a block that are inputs."""
+        """Return the names of the columns in a block that are inputs."""
         wanted = table.column_names if self.columns is None else self.columns
         others = (self.target, self.weight)
         return [name for name in table.column_names if name in wanted and name not in others]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
-        """Return the sources of the training rows and of the held-out rows. The hash of its values decides for each row."""
+        """Return the sources of training and held-out rows, a random split by hashes."""
         if not 0.0 < fraction < 1.0:
-            raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
+            raise ValueError(f"the test fraction must be between 0 and 1, but is {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
 
     def __iter__(self) -> Iterator[Block]:
@@ -129,7 +129,7 @@ class FileSource(Source):
             for table in tables_of(file, wanted, self.types):
                 block = Block(table, file, first + np.arange(table.num_rows))
                 first += table.num_rows
-                if self.part is not None:  # by the values in `split_by`, or in all columns that are read
+                if self.part is not None:  # hashes of the columns `split_by`, or of all columns
                     fraction, seed, is_aside = self.part
                     names = self.split_by or sorted(table.column_names)
                     with block.placing():
@@ -140,7 +140,7 @@ class FileSource(Source):
 
     @property
     def count(self) -> float:
-        """Sum of the frequency weights of all rows."""
+        """The sum of the frequency weights of all rows."""
         return self.of_rows.count
 
     @property
@@ -149,7 +149,7 @@ class FileSource(Source):
         return self.kind == "real" or self.transform is not None
 
     def read(self) -> Iterator[Data]:
-        """Yield blocks of rows with positive weight. The hash of the `split_by` columns is their group."""
+        """Yield blocks of rows with positive weight, with hashes of `split_by` columns as groups."""
         for block in with_targets(self, self.target, self.encoder.missing):
             with block.placing():
                 rows = self.numbers(block.table)
@@ -157,9 +157,9 @@ class FileSource(Source):
                 yield rows
 
     def numbers(self, table: pa.Table) -> Data:
-        """Return the rows of a block with positive weight, standardised if `scales` are known."""
+        """Return the rows with positive weight as numbers, standardised if `scales` is set."""
         key = row_hashes(table, self.split_by) if self.split_by else None
-        X = self.encoder.encoded(table, new_categories=True)[0]  # a sample may lack some
+        X = self.encoder.encoded(table, new_categories=True)[0]  # the sample may lack some categories
         rows = Data(X, self.targets(table), self.weights(table), key).counted()
         if self.scales is None:
             return rows
@@ -168,7 +168,7 @@ class FileSource(Source):
         return replace(rows, X=X, y=y)
 
     def targets(self, table: pa.Table) -> Float[np.ndarray, " N"]:
-        """Return the targets of a block. Refuses text, because other blocks may write numbers differently."""
+        """Return the targets of a block; raise TableError for numbers that are stored as text."""
         if self.kind == "class":
             labels: Any = self.labels
             return np.searchsorted(labels, label_column(table, self.target)).astype(np.float64)
@@ -181,14 +181,14 @@ class FileSource(Source):
             raise TableError(f"target column {self.target!r}: {error}") from error
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """Return the targets that the model learns from these numbers."""
+        """Return the targets after the transform, if there is one."""
         if self.transform is None:
             return y
         self.transform.check(y)
         return np.asarray(self.transform(y), np.float64)
 
     def weights(self, table: pa.Table) -> Float[np.ndarray, " N"] | None:
-        """Return the weights of the rows of a block."""
+        """Return the frequency weights of the rows of a block."""
         if self.weight is None:
             return None
         column = column_named(table, self.weight)
@@ -197,7 +197,7 @@ class FileSource(Source):
         return checked_weights(column.values, f"the weight column {self.weight!r}", "data row")
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of `size` rows on the device. Rows of weight 0 fill the last block of each file block."""
+        """Yield all rows on the device in blocks of `size` rows, padded with rows of weight 0."""
         for rows in self.read():
             for start in range(0, len(rows), size):
                 yield padded(rows.take(slice(start, start + size)), size, self.dtype)
@@ -206,7 +206,7 @@ class FileSource(Source):
 def with_targets(
     blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
-    """Yield the blocks without rows whose target is missing, infinite or beyond 1e150, and add their number to `dropped`. With "refuse", raise an error."""
+    """Remove rows with a missing, infinite or huge target, or raise TableError with "refuse"."""
     for block in blocks:
         bad = np.zeros(block.table.num_rows, bool)
         if target in block.table.column_names:
@@ -215,7 +215,7 @@ def with_targets(
             if pa.types.is_floating(values.type):
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
-            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {np.argmax(bad) + 1}"
+            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), first at data row {np.argmax(bad) + 1}"
             with block.placing():
                 raise TableError(f'{what}; missing="auto" (--set missing=auto) ignores such rows')
         if dropped is not None:
@@ -227,7 +227,7 @@ def with_targets(
 def row_hashes(
     table: pa.Table, names: Sequence[str], seed: int = 0, allow_missing: bool = False
 ) -> np.ndarray:
-    """Return 64 random bits for the values of each row in these columns, by SplitMix64 (Steele, Lea and Flood 2014); −0 is 0."""
+    """Return 64-bit hashes of rows in some columns (SplitMix64; Steele, Lea and Flood 2014)."""
     found = mixed(np.full(table.num_rows, seed, np.uint64))
     for name in names:
         series = nw.from_native(table[name], series_only=True)
@@ -244,7 +244,7 @@ def row_hashes(
 
 
 def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
-    """Return the outputs of SplitMix64 for these states."""
+    """Return the outputs of SplitMix64 for the states x."""
     x = x + _GOLDEN  # modulo 2⁶⁴
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
@@ -254,7 +254,7 @@ def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """Return the source with encoder, labels and summary, a uniform sample of its rows, and the number of rows without a target. The memory is that of two samples."""
+    """Return a source with encoder and summary, a sample, and the number of removed rows."""
     most = n_sample(len(column_names(source.path)))
     while True:
         try:
@@ -281,7 +281,7 @@ def open_files(
 def _sampled(
     source: FileSource, missing: str, seed: int, most: int
 ) -> tuple[FileSource, np.ndarray, pa.Table, int]:
-    """Return the source with its size and labels; hashes and table of the rows of smallest hashes; rows without a target."""
+    """Return the source with size and labels, a sample with its hashes, and a row count."""
     parts: list[tuple[np.ndarray, pa.Table]] = []
     dropped, size, largest, target = list[int](), 0, np.uint64(2**64 - 1), source.target
     for block in with_targets(source, target, missing, dropped):
@@ -304,7 +304,7 @@ def _sampled(
 
 
 def _smallest(parts: list[tuple[np.ndarray, pa.Table]], most: int) -> tuple[np.ndarray, pa.Table]:
-    """Raise TooNarrowError for a column that holds text in some parts, and other values in others."""
+    """Keep the rows with the smallest hashes; raise TooNarrowError if types of parts differ."""
     hashes = np.concatenate([part for part, _ in parts])
     kept = np.sort(np.argsort(hashes, kind="stable")[:most])
     try:

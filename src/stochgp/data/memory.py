@@ -1,4 +1,4 @@
-"""Rows for a model from memory, on the device or on the host; and the batches of a run."""
+"""Sources of rows in memory, on the device or on the host, and mini-batches."""
 
 import copy
 import dataclasses
@@ -20,22 +20,22 @@ from .rows import Data, Standardiser, first_not_finite
 
 CHUNK_ROWS = 1 << 16
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
-DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
+DRAWN_TOGETHER = 64  # number of successive steps whose independent batches use the same generator
 
 
 class Source:
-    """N rows that are read in order, as often as needed."""
+    """N rows that can be read repeatedly, in a fixed order."""
 
     size: int
-    count: float  # Σρ: how many rows they stand for
-    mesh: Mesh | None = None  # shares passes over the rows
+    count: float  # sum of the frequency weights
+    mesh: Mesh | None = None  # devices that share passes over the rows
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of at most `size` rows on the device. Rows of weight 0 fill blocks."""
+        """Yield all rows on the device in blocks of at most `size`, padded with rows of weight 0."""
         raise NotImplementedError
 
     def blocks(self, size: int) -> Iterator[Data]:
-        """Yield the blocks of `local_blocks`. On a mesh each device has an equal part of a block, at most `size` rows, filled with rows of weight 0."""
+        """Yield the blocks of `local_blocks`, with up to `size` rows on each device of a mesh."""
         if self.mesh is None:
             yield from self.local_blocks(size)
             return
@@ -44,11 +44,11 @@ class Source:
 
 
 class MemorySource(Source):
-    """N rows in memory: on the device, or on the host and standardised block by block.
+    """N rows in memory: on the device, or on the host and standardised in blocks.
 
-    X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group` [N] has the number of each row's
-    group (None = every row is a group). Without `inputs` and `targets` nothing is standardised. The model gets rows of `dtype`, and the devices
-    of `mesh` share passes over the rows.
+    X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group`
+    has the group number of each row (None = each row is a group). `inputs` and `targets` standardise the
+    rows, if they are not None. The model receives rows with `dtype`. The devices of `mesh` share passes.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MemorySource(Source):
         self.weight = None if weight is None else np.asarray(weight, np.float64)
         self.group = None if group is None else np.asarray(group)
         self.count = float(np.sum(self.weights()))
-        self.indices: Any = None  # of `some` rows among those of this source
+        self.indices: Any = None  # row numbers, if `some` has selected rows
         self._rows = Data(X, y, self.weights())
         if on_device:
             self._rows = padded(self.on_host(slice(None), dtype), padded_size(self.size), dtype)
@@ -70,23 +70,23 @@ class MemorySource(Source):
 
     @property
     def X(self) -> Float[np.ndarray, "N D"]:
-        """The original inputs on the host; rows on the device keep their dtype."""
+        """The original inputs on the host."""
         rows = np.asarray(self._rows.X)
         return rows[: self.size] if self.indices is None else rows[self.indices]
 
     def inputs(self, dtype: Any = None) -> Float[np.ndarray, "N D"]:
-        """Return standardised inputs on the host, in `dtype` (None = that of the source). Raises ValueError for NaN."""
+        """Return standardised inputs on the host; `dtype` None = dtype of the source."""
         dtype, scale = self.dtype if dtype is None else dtype, self._scales[0]
         return np.asarray(self.X, dtype) if scale is None else scale.transform(self.X, dtype)
 
     def evaluated(self, evaluate: Callable, n_block: int | None) -> tuple[np.ndarray, ...]:
-        """Return float64 results [N, …] of `evaluate` for blocks of `n_block` standardised rows.
+        """Apply `evaluate` to blocks of `n_block` standardised rows; return float64 arrays [N, …].
 
-        The last block is filled up; `n_block` None means CHUNK_ROWS rows without filling up. Rows with NaN give NaN. Raises ValueError for results that are not finite.
+        Blocks are padded, unless `n_block` is None. Raises ValueError for results that are not finite.
         """
         results, X = tuple[np.ndarray, ...](), self.X
         skipped = np.isnan(X[:, 0])
-        skipped[skipped] = np.isnan(X[skipped]).all(axis=1)  # molecules that cannot be read
+        skipped[skipped] = np.isnan(X[skipped]).all(axis=1)  # invalid molecules
         X = np.where(skipped[:, None], np.zeros((), X.dtype), X) if skipped.any() else X
         step = CHUNK_ROWS if n_block is None else n_block
         require_jax()
@@ -99,8 +99,8 @@ class MemorySource(Source):
                 for result, value in zip(results, values, strict=True):
                     if (bad := first_not_finite(value)) is not None:
                         what = f"the prediction of row {start + bad[0] + 1} is not a finite number"
-                        size = f"its largest standardised input has the size {np.abs(part[bad[0]]).max():g}"
-                        raise ValueError(f"{what}: {size}, too far from the training rows")
+                        size = f"its largest standardised input is {np.abs(part[bad[0]]).max():g}"
+                        raise ValueError(f"{what}: the row is too far from the training rows ({size})")
                     result[start : start + len(part)] = value
         for result in results:
             result[skipped] = np.nan
@@ -108,11 +108,11 @@ class MemorySource(Source):
 
     @property
     def in_groups(self) -> bool:
-        """Return True if a group has several rows."""
+        """True if a group has more than one row."""
         return self.group is not None and len(np.unique(self.group)) < self.size
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "MemorySource":
-        """Return the rows at `indices`, in this order, without a copy of them."""
+        """Return a source of the rows at `indices`, without a copy of the rows."""
         found = copy.copy(self)
         numbers = indices if self.indices is None else self.indices[indices]
         weight, group = (None if part is None else part[indices] for part in (self.weight, self.group))
@@ -121,11 +121,11 @@ class MemorySource(Source):
         return found
 
     def weights(self) -> Float[np.ndarray, " N"]:
-        """Return the frequency weight ρ of every row."""
+        """Return the frequency weight of every row."""
         return np.ones(self.size) if self.weight is None else self.weight
 
     def on_host(self, indices: Any, dtype: Any = np.float64) -> Data:
-        """Return the rows at `indices` on the host, after rounding to the dtype of the rows."""
+        """Return the rows at `indices` on the host, rounded to the dtype of the source."""
         numbers = indices if self.indices is None else self.indices[indices]
         X, y, weight = (np.asarray(part)[numbers] for part in (self._rows.X, self._rows.y, self._rows.weight))
         inputs, targets = self._scales
@@ -134,7 +134,7 @@ class MemorySource(Source):
         return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
-        """Return the rows at `indices` (any shape) on the device. On a CPU NumPy selects them, so that no shape needs compiling."""
+        """Return the rows at `indices`, an array of any shape, on the device."""
         if self.on_device and jax.default_backend() != "cpu":
             numbers = indices if self.indices is None else self.indices[indices]
             return _gather(self._rows, np.asarray(numbers, np.int32))
@@ -142,12 +142,12 @@ class MemorySource(Source):
         return jax.tree.map(lambda part: on_device(part.reshape(*shape, *part.shape[1:])), rows)
 
     def local_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of min(`size`, `padded_size(N)`) rows, a multiple of the devices. The last block is filled up."""
+        """Yield all rows in blocks of at most `size`, with equal numbers of rows per device."""
         n_devices = 1 if self.mesh is None else self.mesh.size
         return self.equal_blocks(min(size, -(-padded_size(self.size) // n_devices) * n_devices))
 
     def equal_blocks(self, size: int) -> Iterator[Data]:
-        """Yield all rows in order, in blocks of `size` rows. Rows of weight 0 fill the last block."""
+        """Yield all rows in blocks of `size`; rows of weight 0 pad the last block."""
         for start in range(0, self.size, size):
             part = np.arange(start, min(start + size, self.size))
             weight = on_device(filled_up(self.weights()[part].astype(self.dtype), size, 0.0))
@@ -155,13 +155,13 @@ class MemorySource(Source):
 
 
 def padded(rows: Data, size: int, dtype: Any) -> Data:
-    """Return rows on the device, without groups, filled up to `size` with rows of weight 0."""
+    """Copy rows without groups to the device, padded to `size` with rows of weight 0."""
     fill = lambda part: on_device(filled_up(np.asarray(part, dtype), size, 0.0))
     return Data(fill(rows.X), fill(rows.y), fill(rows.weights))
 
 
 def padded_size(n: int) -> int:
-    """Return the next size with compiled code: a power of two up to 1,024, one of eight sizes per power up to 16,384, else n."""
+    """Round n up to one of few sizes, so that few sizes need compiling; not above 16,384."""
     if n > LARGEST_PADDED:
         return n
     step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
@@ -171,7 +171,7 @@ def padded_size(n: int) -> int:
 def shuffled_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return the batches of steps start … start + K − 1, with a new shuffle for each epoch of ⌊n/B⌋ steps. They depend only on seed and step."""
+    """Return batches of successive steps; each epoch of ⌊n/B⌋ steps has a new shuffle."""
     n, per_epoch = len(indices), len(indices) // batch_size
     steps = np.arange(start, start + n_steps)
     batches = np.empty((n_steps, batch_size), np.int64)
@@ -185,14 +185,14 @@ def shuffled_batches(
 def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return the batches of steps start … start + K − 1: independent uniform draws that depend only on seed and step."""
+    """Return batches of successive steps: uniform draws that depend only on seed and step."""
     first, last = start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER)
     seeds, shape = [(*seed, block) for block in range(first, last)], (DRAWN_TOGETHER, batch_size)
     drawn = np.concatenate([np.random.default_rng(seed).choice(indices, shape) for seed in seeds])
     return drawn[start - first * DRAWN_TOGETHER :][:n_steps]
 
 
-@functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once
+@functools.lru_cache(maxsize=2)  # an epoch is read in parts; MINIMAX reads two orders alternately
 def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
     return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
 

@@ -1,4 +1,4 @@
-"""Checked numbers of the arguments of `fit`, `update` and `partial_fit`: tables, arrays, files, targets and weights."""
+"""Checks and conversions of the arguments of `fit`, `update` and `partial_fit`."""
 
 import logging
 import os
@@ -39,17 +39,17 @@ from .training import TrainingData
 
 logger = logging.getLogger("stochgp.estimators")
 
-FIT = 6  # calls from here to that of `fit`
+FIT = 6  # `stacklevel` of warnings, so that they show the line that calls `fit`
 CODE = "the target {:.10g}, probably a code for a missing value (missing='keep' trains on such rows)"
-MAX_SAMPLE = 1_000_000  # rows of files to learn θ from: more change it by less than 0.01 nats per row
-SAMPLE_SHARE = 0.1  # of the free memory, for the rows of a sample
-SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
+MAX_SAMPLE = 1_000_000  # maximum number of rows of files to learn hyperparameters from
+SAMPLE_SHARE = 0.1  # share of the free memory for the rows of a sample
+SAMPLE_SEED = 0x5EED  # added to the user's seed, so that samples and random splits are independent
 
 _FLOATS = (np.float64, np.float32)
 
 
 def are_files(X: Any) -> bool:
-    """Return True if X names a file or a folder, or is `data.FileSource`."""
+    """Return True if X is the path of a file or a folder, or a `data.FileSource`."""
     return isinstance(X, str | os.PathLike | FileSource)
 
 
@@ -57,11 +57,11 @@ def read_training_rows(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext, *,
     inputs: Inputs = Inputs.NUMBERS, time_order: str = INTERPOLATE,
 ) -> tuple[Data, Encoder | None]:  # fmt: skip
-    """Return the checked rows given to `fit`, in the user's units, and the encoder of their inputs.
+    """Check the arguments of `fit`; return the rows in the user's units and the input encoder.
 
-    Equal rows become one row with the sum of their weights (`Data.merged`). Rows without weight or target are ignored. Without `groups`,
-    `time_order` decides whether blocks of time are groups (`groups_in_time`). Sets `n_features_in_` and `feature_names_in_`. Raises ValueError
-    or TypeError, with row and column, for values that cannot be used.
+    Equal rows are merged (`Data.merged`). Rows without weight or target are ignored. Without `groups`, blocks
+    of time may be groups (`groups_in_time`). Sets `n_features_in_` and `feature_names_in_`. Raises ValueError
+    or TypeError for invalid values.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
@@ -86,7 +86,7 @@ def read_training_rows(
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         rows = replace(rows, group=groups_in_time(of_numbers, rows.y, encoder, time_order, context.record))
-        # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
+        # Not in pools: they also predict between the training rows, so statistics of random folds fit better.
         if rows.group is not None and time_order != EITHER and targets:
             targets = targets._replace(group=rows.group)
             rows = replace(rows, X=typing.cast(TableEncoder, encoder).in_folds(rows.X, X, targets))
@@ -94,19 +94,19 @@ def read_training_rows(
 
 
 def _category_targets(estimator: Any, y: np.ndarray, group: Any, weight: Any) -> CategoryTargets:
-    """Return the targets for statistics of categories, with the folds of `random_state` if that is a number."""
+    """Return the targets for target statistics of categories, with folds from `random_state`."""
     seed, kind = estimator.random_state, getattr(estimator, "_target", getattr(estimator, "target", "real"))
     seed = int(seed) if isinstance(seed, int | np.integer) else 0
     return CategoryTargets.of(y, seed, group, kind, is_classifier(estimator), weight)
 
 
 def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: FitContext) -> np.ndarray:
-    """Return the rows [N] that have a weight and a target; warn of rows without the latter."""
+    """Return a mask of rows with positive weight and a valid target; warn of invalid targets."""
     codes, said = np.zeros(len(y), bool), ""
     if estimator.missing != "keep" and getattr(estimator, "_checks_targets", False):
         codes, said = checked_targets(y, weight, estimator.missing == "refuse")
     if said:
-        warn(f"{said}; the model learns from them, but they may be errors", DataWarning, stacklevel=FIT)
+        warn(f"{said}; the fit uses these targets, but they may be errors", DataWarning, stacklevel=FIT)
         context.record("target_outliers", "learned from", said)
     drop = np.isnan(y) | codes
     if drop.all():
@@ -126,11 +126,11 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
 
 
 def note_columns(encoder: Encoder | None, context: FitContext) -> None:
-    """Record how columns of the training table were changed, and warn of values that may be wrong."""
+    """Record how the fit changed columns of the training table, and warn of suspicious values."""
     if not isinstance(encoder, TableEncoder):
         return
     if encoder.notes:
-        context.record("columns", encoder.notes, "columns of the table that are not taken as they are")
+        context.record("columns", encoder.notes, "columns of the table that the fit changed")
     for rule in encoder.columns:
         if rule.caution:
             warn(f"column {rule.name!r}: {rule.caution}", DataWarning, stacklevel=5)
@@ -139,7 +139,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 def read_rows(
     X: np.ndarray, y: Any, sample_weight: Any, *, joins: Encoder | None, may_weigh_nothing: bool = False
 ) -> Data:
-    """Return checked rows with numbers as inputs. `joins` is the encoder of a fitted model that gets more rows."""
+    """Return checked rows with numbers as inputs; `joins` is the encoder of a model to update."""
     if is_packed(joins):
         refuse_further_counts(X)
     y = read_targets(y)
@@ -148,7 +148,7 @@ def read_rows(
 
 
 def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.ndarray, "N D"]:
-    """Return the inputs of a fitted estimator as numbers, from a table or an array."""
+    """Convert a table or an array to the inputs of a fitted estimator."""
     if isinstance(encoder, FingerprintEncoder):
         return encoder.transform(X)
     X = unmasked(X)
@@ -170,7 +170,7 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
 def _read_inputs_at_fit(
     estimator: Any, X: Any, targets: CategoryTargets | None
 ) -> tuple[TableEncoder | None, np.ndarray]:
-    """Return the encoder of a table with `targets` or an array, None if nothing of it is imputed, and the numbers; set the names."""
+    """Fit the encoder of a table or an array; return it (None = not needed) and the numbers."""
     if targets is None:
         X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
         if estimator.missing == "refuse":
@@ -187,12 +187,12 @@ def _read_inputs_at_fit(
 
 
 def _of_inputs(estimator: Any) -> str:
-    """Return `missing` of the encoder of inputs, whose gaps "keep" fills too."""
+    """Return `missing` for inputs: "keep" is only for targets, and means "auto" for inputs."""
     return "refuse" if estimator.missing == "refuse" else "auto"
 
 
 def _encoded(estimator: Any, encoder: TableEncoder, X: Any) -> tuple[np.ndarray, list[str]]:
-    """Return the numbers of a table, if they fit into memory, and notes. Plain arrays are not copied."""
+    """Encode a table if it fits into memory; return numbers and notes about changes."""
     is_plain = encoder.is_plain and isinstance(X, np.ndarray) and X.shape[1:] == (len(encoder.columns),)
     if is_plain and first_not_finite(X) is None:
         return X, []
@@ -206,14 +206,14 @@ def read_files(
     estimator: Any, X: Any, target: Any, others: dict[str, Any], context: FitContext, *,
     keeps_all: bool, kind: Literal["real", "count", "class"] = "real", transform: Any = None,
 ) -> tuple[TrainingData, FileSource]:  # fmt: skip
-    """Return a uniform sample of the rows in files, and their source, which standardises both.
+    """Return a uniform sample of the rows in files, and the source of all rows.
 
-    `others` are arguments of `fit` for rows in memory, which are refused. Raises ValueError or TypeError, with file and row, for values that cannot
-    be used, and MemoryLimitError if `keeps_all` is True and there is no memory for all rows.
+    Raises ValueError for `others`, the arguments of `fit` for rows in memory only, and for invalid values.
+    Raises MemoryLimitError if `keeps_all` is True and memory is too small for all rows.
     """
     lookup(estimator.missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
     if not isinstance(target, str):
-        what = "X names files, so y must be the name of the target's column"
+        what = "X names files, so y must be the name of the target column"
         raise TypeError(f"{what}, but it has the type {type(target).__name__}")
     for name in [name for name, value in others.items() if value is not None]:
         raise ValueError(f"{name} cannot be used with rows in files, only with rows in memory")
@@ -234,21 +234,21 @@ def read_files(
 
 
 def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext) -> np.ndarray | None:
-    """Return numbers of the groups by `split_by`, or else of blocks of time."""
+    """Return group numbers from the `split_by` columns, or else from blocks of time."""
     if rows.group is None:
         order = estimator.time_order
         return groups_in_time(rows.X, rows.y, source.encoder, order, context.record, in_order=False)
     group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
     if group.max() == 0:
-        raise ValueError("the columns of split_by are the same in all rows; at least two groups are needed")
+        raise ValueError("the split_by columns have equal values in all rows; at least two groups are needed")
     return group
 
 
 def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, context: FitContext) -> None:
-    """Warn of rows and columns of files that are not taken as they are, and record them."""
+    """Warn of outliers, ignored rows and changed columns in files, and record them."""
     looks, refuses = source.scaled and estimator.missing != "keep", estimator.missing == "refuse"
     if looks and (said := checked_targets(rows.y, None, refuses, leaves_out=False)[1]):
-        warn(f"of {len(rows)} rows of the files: {said}", DataWarning, stacklevel=3)
+        warn(f"check of {len(rows)} rows of the files: {said}", DataWarning, stacklevel=3)
     if n_dropped:
         why = "of the files are ignored: they have no target"
         warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=3)
@@ -257,7 +257,7 @@ def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, c
 
 
 def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingData:
-    """Return the sample, standardised by all rows unless targets are classes or counts; with the source of all rows if there are others."""
+    """Standardise the sample with mean and scale of all rows, and add the source of all rows."""
     is_whole, scaled, standardize = source.size == len(rows), source.scaled, bool(estimator.standardize)
     mean = getattr(estimator, "mean", None) if scaled else None
     mean = None if mean is None else float(source.learned(np.array([mean], np.float64))[0])
@@ -276,11 +276,11 @@ def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingDat
 
 
 def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
-    """As many rows as memory holds; fewer to learn θ from if a posterior takes in the others one by one."""
+    """Return the number of rows to sample: as many as memory allows, or 10 % of that."""
     free = budget.free() / _row_bytes(n_inputs)
     return max(1, int(free / 2)) if keeps_all else min(MAX_SAMPLE, max(1, int(SAMPLE_SHARE * free)))
 
 
 def _row_bytes(n_inputs: int) -> int:
-    """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
+    """Return the bytes per row of a sample: two copies in float64 and one in float32."""
     return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)

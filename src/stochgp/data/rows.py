@@ -1,4 +1,4 @@
-"""Rows in memory, and their shift and scale: as they were given, or as a model sees them."""
+"""Rows in memory and their standardisation."""
 
 import functools
 import math
@@ -17,10 +17,10 @@ from stochgp.tables.columns import LARGEST
 from stochgp.tables.targets import read_weights
 from stochgp.warning import warn
 
-_CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
+_CHUNK_ELEMENTS = 1 << 20  # values per chunk, 8 MB in float64
 MERGED_ROWS = 10_000
-MOST_EQUAL = 0.9  # of pairs of rows of equal inputs, whose targets are equal too
-NEAR, FEWEST_NEAR = 1e-8, 0.01  # of the range of the middle 80 % of a column; of the rows
+MOST_EQUAL = 0.9  # maximum share of pairs with equal targets, among pairs of rows with equal inputs
+NEAR, FEWEST_NEAR = 1e-8, 0.01  # relative tolerance of equal values; minimum share of equal rows to remove
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class Standardiser:
     mean : float64 array [D], or [] for targets
         The mean of each column.
     scale : float64 array [D], or [] for targets
-        The standard deviation with divisor N. A column is constant if its standard deviation is at most 10 machine epsilons of its largest magnitude. It has
-        the scale 1, so a column of equal values becomes exactly 0.
+        The standard deviation with divisor N, or 1 for a constant column. A column is constant if its
+        standard deviation is at most 10 machine epsilons times its largest absolute value.
     """
 
     mean: np.ndarray
@@ -41,9 +41,9 @@ class Standardiser:
 
     @classmethod
     def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
-        """Return the standardisation of X [N, D] or [N] in float64.
+        """Compute mean and scale of X [N, D] or [N] in float64, with frequency weights.
 
-        A row of weight 2 counts twice. Raises ValueError without rows, for values that are not finite or exceed 1e150, and for weights that cannot be used.
+        Raises ValueError without rows, for values that are infinite or above 1e150, and for invalid weights.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -58,7 +58,7 @@ class Standardiser:
 
     @classmethod
     def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
-        """Return mean 0 and scale 1 of this shape: (D,) for inputs, () for targets."""
+        """Return mean 0 and scale 1 with a shape, (D,) for inputs or () for targets."""
         return cls(np.zeros(shape, np.float64), np.ones(shape, np.float64))
 
     def transform(
@@ -66,7 +66,7 @@ class Standardiser:
     ) -> Float[np.ndarray, " N *D"]:
         """Return (X − mean) / scale, computed in float64 and stored as `dtype`.
 
-        Raises ValueError, with row (counted from `start`) and column, if X or the result is not finite in `dtype`.
+        Raises ValueError for values that are not finite. The message has the column and the row plus `start`.
         """
         X = np.asarray(X)
         if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
@@ -84,12 +84,12 @@ class Standardiser:
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Return Z · scale + mean in float64, for Z [N, D], or any shape if the mean is a number."""
+        """Return Z · scale + mean in float64, for Z [N, D], or for targets of any shape."""
         return np.asarray(Z, np.float64) * self.scale + self.mean
 
 
 class Summary(NamedTuple):
-    """Sum of the weights and, for each column, the smallest and largest value, the mean and Σ (x − mean)²."""
+    """The sum of weights; per column, the minimum, the maximum, the mean and Σ (x − mean)²."""
 
     count: float
     low: Any
@@ -98,14 +98,14 @@ class Summary(NamedTuple):
     squares: Any
 
     def plus(self, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
-        """Return the summary after adding these rows (Chan, Golub and LeVeque 1983).
+        """Return the summary after adding rows (Chan, Golub and LeVeque 1983).
 
-        M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n, with the difference δ of the means. Rows of weight 0 are ignored. Raises ValueError for values whose squares overflow.
+        Rows with weight 0 are ignored. Raises ValueError for values that are not finite or exceed 1e150.
         """
         X, rho = np.asarray(X, np.float64), np.ones(len(X)) if weight is None else weight
         if not (rho > 0).all():
             X, rho = X[rho > 0], rho[rho > 0]
-        bad = ~(np.abs(X) <= LARGEST).all(axis=0)  # of NaN too
+        bad = ~(np.abs(X) <= LARGEST).all(axis=0)  # also True for NaN
         if bad.any():
             column = int(np.argmax(bad)) + 1
             raise ValueError(f"column {column} has values that are not finite or exceed {LARGEST:g}")
@@ -119,7 +119,7 @@ class Summary(NamedTuple):
         return Summary(total, low, high, self.mean + delta * (n / total), squares)
 
     def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
-        """Return mean and standard deviation. The scale is 1 if a column only varies within the rounding error of `dtype`."""
+        """Return mean and scale; the scale is 1 if values differ only by rounding errors."""
         mean = np.where(self.low == self.high, self.low, self.mean)
         deviation = np.sqrt(self.squares / self.count)
         rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(self.low), np.abs(self.high))
@@ -130,13 +130,13 @@ NO_ROWS = Summary(0.0, np.inf, -np.inf, 0.0, 0.0)
 
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
-    """Return row and column of the first value that is infinite or NaN, or None."""
+    """Return the indices of the first value that is infinite or NaN, or None."""
     bad = ~np.isfinite(X)
     return tuple(int(index) for index in np.argwhere(bad)[0]) if bad.any() else None
 
 
 def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:
-    """Raise ValueError, with row (counted from `start`) and column, for a value that is infinite or NaN."""
+    """Raise ValueError for a value that is infinite or NaN, with its row plus `start`."""
     if (bad := first_not_finite(X)) is not None:
         what = "NaN" if np.isnan(X[bad]) else "infinity (inf)"
         raise ValueError(f"Input X contains {what} at {_place(bad, start)} (rows and columns count from 1)")
@@ -160,7 +160,7 @@ def _chunks(shape: tuple[int, ...]) -> list[slice]:
 class Data:
     """Rows: inputs X [N, D], targets y [N], frequency weights [N] and group numbers [N].
 
-    Without weights each row counts once; without groups each row is a group. A stack of K batches has a leading axis. Rows of weight 0 are padding.
+    Without weights, all weights are 1. Without groups, each row is a group. Rows with weight 0 are padding.
     """
 
     X: Any
@@ -173,11 +173,11 @@ class Data:
 
     @property
     def weights(self) -> Real[Any, " N"]:
-        """The frequency weight ρ of every row."""
+        """The frequency weight of every row."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
     def take(self, rows: Any) -> "Data":
-        """Return the rows that indices, a slice or a mask select."""
+        """Return some rows; `rows` is an array of indices, a slice or a mask."""
         return jax.tree.map(itemgetter(rows), self)
 
     def wide(self) -> "Data":
@@ -186,16 +186,17 @@ class Data:
         return Data(X, y, np.asarray(self.weights, np.float64), self.group)
 
     def counted(self) -> "Data":
-        """Return the rows of positive weight."""
+        """Return the rows with positive weight."""
         return self if self.weight is None or (self.weight > 0).all() else self.take(self.weight > 0)
 
     def merged(self, is_packed: bool = False) -> "Data":
         """Replace equal rows of a group by one row with the sum of their weights.
 
-        Up to 10,000 rows are also sorted; more rows are merged only if they are copies (`apart`). If at least 1 % of the rows equal others after rounding, they are removed.
+        Up to 10,000 rows are also sorted. More rows are merged only if they are copies (`apart`).
+        Rows that equal others except for rounding errors are removed if they are at least 1 % of the rows.
         """
         few, D, rows = len(self) <= MERGED_ROWS, self.X.shape[1], self
-        if few:  # -0.0 becomes 0.0
+        if few:  # replaces −0.0 by 0.0
             rows = replace(self, X=self.X.astype(np.float64) + 0.0, y=self.y.astype(np.float64) + 0.0)
         columns = rows.columns
         first, count = equal_rows(columns[::-1]), lambda of: pairs(np.bincount(of))
@@ -205,23 +206,24 @@ class Data:
             kept = kept[np.lexsort(np.stack(columns[::-1])[:, kept])] if few else kept
             rows = replace(rows.take(kept), weight=np.bincount(first, self.weights, len(self))[kept])
             equal = np.arange(len(rows))
-        # Near rows also equal by chance the first of near ones.
+        # Rows that equal an earlier, different row after rounding are removed.
         kept = equal == equal if is_packed else equal_rows(rows.columns[::-1], rounded) == equal
         if kept.mean() <= 1 - FEWEST_NEAR:
             said = f"{(~kept).sum()} of {len(rows)} rows equal other rows except for rounding errors"
-            warn(f"{said}; they are removed as copies", DataWarning, stacklevel=5)
+            warn(f"{said}; these duplicates are removed", DataWarning, stacklevel=5)
             rows = rows.take(kept)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
     @property
     def columns(self) -> list[np.ndarray]:
-        """Inputs, targets, groups."""
+        """The columns of inputs, targets and groups."""
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Data":
-        """Replace rows of weight ρ by ρ rows, up to 10,000, unless they are copies.
+        """Replace a row with weight ρ by ρ rows, up to 10,000 rows, unless equal rows are copies.
 
-        Each row can then be held out alone. Equal rows are not copies if at least one in ten pairs of rows with equal inputs and group has different targets.
+        Each row can then be held out alone. Equal rows are copies if targets are equal in more than 90 % of
+        the pairs of rows with equal inputs and group.
         """
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):
@@ -233,12 +235,12 @@ class Data:
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:
-    """Return the number of ordered pairs of rows within groups of sizes n."""
+    """Return the number of ordered pairs within groups that have sizes n."""
     return float(n @ (n - 1))
 
 
 def rounded(values: Real[np.ndarray, " N"]) -> Real[np.ndarray, " N"]:
-    """Return the values with one value for all that differ by rounding: x and float32(x) if no others are near, and values within 10⁻⁸ of the spread."""
+    """Replace values that differ only by rounding errors by a common value."""
     x, where = np.unique(np.asarray(values, np.float64), return_inverse=True)
     with np.errstate(over="ignore"):
         single = x.astype(np.float32).astype(np.float64)
@@ -248,4 +250,4 @@ def rounded(values: Real[np.ndarray, " N"]) -> Real[np.ndarray, " N"]:
     limit = NEAR * (high - low)
     part = np.cumsum(np.diff(x, prepend=x[:1]) > limit)
     least, most = x[np.searchsorted(part, part)], x[np.searchsorted(part, part, "right") - 1]
-    return np.where(most - least > 4 * limit, x, least)[where]  # a long chain is no rounding
+    return np.where(most - least > 4 * limit, x, least)[where]  # a wide chain of values is not rounding

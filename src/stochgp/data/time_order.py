@@ -1,4 +1,4 @@
-"""Blocks of time: if a table tells when its rows were taken, and neighbours in time resemble each other, whole blocks are held out."""
+"""Blocks of time, which validation holds out as a whole if rows depend on time."""
 
 import math
 from collections.abc import Callable
@@ -19,30 +19,31 @@ from .rows import Standardiser
 Matrix = Float[np.ndarray, "N D"]
 Vector = Float[np.ndarray, " N"]
 AUTO, INTERPOLATE, FORECAST = "auto", "interpolate", "forecast"
-EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time
-FEWEST = 500  # rows, and different times, from which "auto" chooses
+EITHER = "either"  # like "auto", for pools: they accept more tables as ordered in time
+FEWEST = 500  # minimum number of rows, and of different times, for "auto"
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
-LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
+LEAST_SHARE = 0.25  # minimum ratio of distinct times to rows, for a time in one column of numbers
 LARGEST_BLOCK = (
-    0.1  # of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time
+    0.1  # maximum share of rows per block with "either"; a column with more equal values is not a time
 )
-FIRST = 1_000  # rows by which most columns are seen not to increase
+FIRST = 1_000  # rows for a quick check that rejects most columns
 
-PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
-UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
-MOST_BLOCKS, FEWEST_BLOCKS = 100, 20  # how far ahead new rows lie is not known
-LAST, DRIFT_BLOCKS = 0.15, 15  # of the rows, by which `drift` is seen, and into how many blocks these are cut
-RANGES = 2  # a block is at least so many times as long as dependence reaches
+PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # constants of `dependence`
+UNRELATED = 0.1  # rows count as unrelated if their errors have a smaller correlation
+MOST_BLOCKS, FEWEST_BLOCKS = 100, 20
+LAST, DRIFT_BLOCKS = 0.15, 15  # share of rows for `drift`, and number of blocks for its standard error
+RANGES = 2  # minimum ratio of the length of a block to the reach of dependence
 SEED = 0
 
 
 def groups_in_time(
     X: Matrix | None, y: Vector, encoder: Any, time_order: str, record: Callable[[str, Any, str], None], in_order: bool = True,
 ) -> Int32[np.ndarray, " N"] | None:  # fmt: skip
-    """Return the number of each row's block of time, or None if rows are held out one by one.
+    """Return the block number of each row, or None if validation holds out single rows.
 
-    "auto" looks for a column of dates or columns that increase from row to row, "either" also for a column that never decreases. "forecast" takes the order
-    of the rows if there is no such column. X is None if inputs are not numbers. Raises ValueError for "forecast" without an order. `record` gets the decision.
+    "auto" looks for a column of dates or for columns that increase from row to row. "either" also accepts
+    a column that never decreases. "forecast" uses the order of the rows if there is no such column, or
+    raises ValueError if not `in_order`. X is None if inputs are not numbers.
     """
     N, asked, either = len(y), time_order == FORECAST, time_order == EITHER
     if time_order == INTERPOLATE or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
@@ -58,18 +59,18 @@ def groups_in_time(
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
     why = f"rows are sorted by {what}: errors of successive rows have a correlation of {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
-        why = f"as asked, with rows sorted by {what}"
+        why = f"set by the user; rows are sorted by {what}"
     elif not depends(found):
         later = drift(X, y, position) if X is not None and either else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:
             record("time_order", INTERPOLATE, f"{why}, too little to hold out whole blocks of time")
             return None
-        why = f"rows are sorted by {what}: earlier rows predict the last rows {later.value:.2f} ± {later.stderr:.2f} nats worse than rows of the same time"
+        why = f"rows are sorted by {what}: predictions of the last rows from earlier rows are {later.value:.2f} ± {later.stderr:.2f} nats worse than from rows of the same time"
     group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (either and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
     _record_forecast(
-        f"{why}; so validation holds out whole blocks of time ({group.max() + 1} blocks)", asked, record
+        f"{why}; validation holds out whole blocks of time ({group.max() + 1} blocks)", asked, record
     )
     return group
 
@@ -85,7 +86,7 @@ def _record_forecast(why: str, asked: bool, record: Callable[[str, Any, str], No
 def order_in_time(
     X: Matrix, encoder: Any, in_order: bool, sorted_too: bool = False
 ) -> tuple[Vector, str] | None:
-    """Return the time of each row (days or positions) and the names of the columns that show it, or None."""
+    """Return the time of each row and the names of its columns, or None if there is no time."""
     places = encoder.places if isinstance(encoder, TableEncoder) else ()
     dates = [(X[:, place.start], repr(rule.name)) for rule, place in places if rule.kind == "time"]
     if dates:
@@ -99,11 +100,11 @@ def order_in_time(
 
 
 def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
-    """Return the columns that give the time of sorted rows ([] = none), and when it changes.
+    """Return columns with the time of sorted rows ([] = none), and a mask of its changes.
 
-    Either one column that never decreases and seldom repeats a value, such as a time stamp. Or whole numbers up to 366 such as year, month, day and hour:
-    each never decreases while the columns before it stay constant. If these are all columns, the table is a grid and [] is returned. With `sorted_too`, a
-    column that never decreases and has 20 different values suffices.
+    A time is a column that never decreases and seldom repeats a value. It may also be several columns of
+    whole numbers, such as year, month and day, that together never decrease. If these are all columns, the
+    table is a grid and the result is []. With `sorted_too`, a column that never decreases is enough.
     """
     (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
     alone = {j: (np.diff(X[:, j]) > 0).sum() for j in range(D) if D > 1 and _never_falls(X[:, j], tied)}
@@ -125,7 +126,7 @@ def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.
 
 
 def _never_falls(values: Vector, tied: Bool[np.ndarray, " N-1"]) -> bool:
-    """Return True if, among rows `tied` with the next, no value falls and some rise."""
+    """Return True if values never decrease and some increase, among rows `tied` with the next."""
     if (np.diff(values[: FIRST + 1])[tied[:FIRST]] < 0).any():
         return False
     steps = np.diff(values)[tied]
@@ -133,21 +134,21 @@ def _never_falls(values: Vector, tied: Bool[np.ndarray, " N-1"]) -> bool:
 
 
 def blocks(position: Vector, n: int) -> Int32[np.ndarray, " N"]:
-    """Return the number of each row's block: `n` equal blocks in order of time; rows of equal time share a block."""
-    first = np.searchsorted(np.sort(position), position)  # of the rows of one time
+    """Divide rows into `n` blocks in order of time; rows with equal time share a block."""
+    first = np.searchsorted(np.sort(position), position)  # rank of the first row with the same time
     return np.unique(first * n // len(position), return_inverse=True)[1].astype(np.int32)
 
 
 def n_blocks(n_rows: int, reach: int) -> int:
-    """Return the number of blocks: 100, or fewer (at least 20) if errors depend on each other over more than half a block."""
+    """Return the number of blocks, from 20 to 100; fewer if `reach` (in rows) is long."""
     return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
 
 
 def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
-    """Return the correlation of successive errors, and the lag at which it is below UNRELATED.
+    """Return the correlation of successive errors, and the lag at which it is below 0.1.
 
-    The rows form 40 blocks. The mean of the 10 nearest rows of other blocks predicts each row. The predictions of rows i and i + lag use different
-    halves of the rows, so their errors have no neighbours in common.
+    The rows form 40 blocks. The mean of the 10 nearest rows of other blocks predicts each row. Predictions of
+    two rows use different halves of the other rows, so they have no neighbours in common.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     order = np.argsort(position, kind="stable")
@@ -164,10 +165,10 @@ def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
             return Estimate(0.0)
         a, b = a / sizes[0], b / sizes[1]
         found = float(a @ b)
-        influence = a * b - found / 2 * (a * a + b * b)  # the delta method, sums over a block as one number
+        influence = a * b - found / 2 * (a * a + b * b)  # delta method; blocks are independent
         return Estimate(found, float(np.sqrt(np.sum(np.bincount(block[i], influence) ** 2))))
 
-    with granted(math.inf):  # it takes about a second, whatever the number of rows
+    with granted(math.inf):  # ignores the time limit; it takes about a second for any number of rows
         first = correlation(1)
         lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
         reach = next((lag for lag in lags if correlation(lag).value < UNRELATED), N // FOLDS)
@@ -177,22 +178,23 @@ def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
 def _errors_from(
     X: Matrix, y: Vector, known: Int[np.ndarray, " n"], inputs: Standardiser
 ) -> Callable[[Int[np.ndarray, " P"]], Vector]:
-    """Return a function of rows: their targets less the means of their 10 nearest `known` rows, in standardised inputs."""
+    """Return a function of row numbers: errors of the mean of the 10 nearest `known` rows."""
     tree = Neighbours(inputs.transform(X[known]))
     near = lambda rows: tree.query(inputs.transform(X[rows]), min(NEAREST, len(known)))
     return lambda rows: y[rows] - y[known][near(rows)].mean(axis=1)
 
 
 def depends(correlation: Estimate) -> bool:
-    """Return True if the next row adds at least 0.01 nats per row, −½ log(1 − ρ²), at ρ less two standard errors."""
+    """Return True if the correlation, minus two standard errors, is large enough to matter."""
     least = correlation.value - SURE * correlation.stderr
     return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 
 
 def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
-    """Return ½ log of the ratio of squared errors of the last 15 % of the rows.
+    """Return how much rows of the same time improve predictions of the last 15 % of the rows.
 
-    The ratio compares predictions from earlier rows only with predictions from all rows. The mean of the 10 nearest rows predicts half of these rows: once from earlier rows only, once also from the other half.
+    The mean of the 10 nearest rows predicts half of these rows: first from earlier rows, then also from the
+    other half. The result is ½ log of the ratio of the mean squared errors.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])
@@ -200,7 +202,7 @@ def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
     some = np.sort(half[: min(PAIRS, len(last) // 2)])
     others = last[half[len(last) // 2 :]][:MOST_ROWS]
     inputs, first = Standardiser.fit(X), generator.permutation(first)[:MOST_ROWS]
-    with granted(math.inf):  # as `dependence`
+    with granted(math.inf):  # ignores the time limit, as in `dependence`
         far, near = (
             np.square(_errors_from(X, y, known, inputs)(last[some]))
             for known in (first, np.concatenate([first, others]))

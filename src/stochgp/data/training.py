@@ -1,4 +1,4 @@
-"""Between the units of the user and those of the model."""
+"""Training data: rows in the user's units and their standardisation for a model."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from stochgp.tables.molecules import Encoder
 from .memory import MemorySource, Source
 from .rows import Data, Standardiser
 
-RANGE = 1e12  # of variances, around the mean square of the targets
+RANGE = 1e12  # variances may differ from the mean square of the targets by this factor
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")
 _SCALED = ("variance", "noise_variance")
 
@@ -29,19 +29,19 @@ class TrainingData:
     targets: Standardiser
     dtype: str
     standardized: bool = True
-    everything: Any = None  # the `files.FileSource` that `rows` are a sample of
-    leaves_inputs: bool = False  # what the kernel sees of them is as given
-    transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
-    log_slope: float = 0.0  # the mean of log T' over the rows
-    encoder: Encoder | None = None  # what made numbers of the inputs
-    mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
-    mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
+    everything: Any = None  # the `files.FileSource` of all rows, if `rows` is a sample
+    leaves_inputs: bool = False  # True if inputs are not standardised
+    transform: Any = None  # an `AbstractTransform` T of targets; `rows` contains T(y)
+    log_slope: float = 0.0  # the mean of log T'(y) over the rows
+    encoder: Encoder | None = None  # the encoder of the inputs
+    mean_function: Any = None  # an `AbstractMeanFunction` m; `rows` contains T(y) − m(x)
+    mean_values: Float[np.ndarray, " N"] | None = None  # the values of m that were subtracted
 
     @classmethod
     def of(
         cls, rows: Data, standardize: bool, mean: float | None, dtype: str, leaves_inputs: bool = False, leaves_targets: bool = False,
     ) -> "TrainingData":  # fmt: skip
-        """Return the rows with the standardisation of inputs and targets. `mean`, in target units, replaces the average of the targets, or 0."""
+        """Compute the standardisation; `mean`, in target units, replaces the targets' mean."""
         scaled = standardize and not leaves_targets
         inputs, targets = (
             Standardiser.fit(values, rows.weight) if has_scale else Standardiser.identity(values.shape[1:])
@@ -57,7 +57,7 @@ class TrainingData:
 
     @property
     def n_all(self) -> int:
-        """Number of all rows, also of rows outside the sample."""
+        """The number of all rows, including rows outside the sample."""
         return self.n_rows if self.everything is None else self.everything.size
 
     @property
@@ -66,17 +66,17 @@ class TrainingData:
 
     @property
     def scale(self) -> float:
-        """The targets' standard deviation, in the user's units."""
+        """The standard deviation of the targets, in the user's units."""
         return float(self.targets.scale)
 
     @property
     def log_unit(self) -> float:
-        """log s − mean log T'(y): the NLML per datum in the user's units minus the NLML for the model's targets (T(y) − shift)/s."""
+        """The NLML per row in the user's units minus the NLML per row for the model's targets."""
         return math.log(self.scale) - self.log_slope
 
     @functools.cached_property
     def spread(self) -> float:
-        """Initial variance: the mean square of the model's targets, 1 if they are standardised or all 0. ValueError if it is extreme."""
+        """The initial variance: the mean square of the targets; ValueError if it is extreme."""
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
         least = max(float(limits.tiny), float(wide.tiny) ** 0.5)
@@ -98,18 +98,18 @@ class TrainingData:
 
     @functools.cached_property
     def limits(self) -> Float[np.ndarray, "2 D"]:
-        """The smallest and largest value of each input over all rows, in the user's units."""
+        """The smallest and the largest value of each input over all rows, in the user's units."""
         if self.everything is not None:
             return np.stack([self.everything.of_rows.low, self.everything.of_rows.high])[:, :-1]
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
-        """Return these rows with the standardisation of all rows."""
+        """Return the rows at `indices`, with the standardisation of all rows."""
         values = None if self.mean_values is None else self.mean_values[indices]
         return dataclasses.replace(self, rows=self.rows.take(indices), everything=None, mean_values=values)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
-        """Return the original targets, before a transform, including the mean function."""
+        """Return the user's targets, before transforms and without subtracting the mean function."""
         y = self.rows.y if self.mean_values is None else self.rows.y + self.mean_values
         if self.transform is None:
             return y
@@ -117,13 +117,13 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """Return a source of all standardised rows, also in files, for passes that a mesh shares."""
+        """Return a source of all standardised rows, in memory or in files; `mesh` shares passes."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
 
     def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
-        """Return standardised rows for a learner, on the device or on the host. A mesh shares passes."""
+        """Return a source of standardised rows on the device or the host; `mesh` shares passes."""
         rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
             return MemorySource(self.X, self.y, rows.weight, **of)
@@ -132,7 +132,7 @@ class TrainingData:
 
 
 def in_target_units(entry: dict[str, float], s: float, log_unit: float) -> dict[str, float]:
-    """Return an entry of the history in the user's units: variances are multiplied by s², and `log_unit` is added to losses."""
+    """Convert a history entry to target units: variances times s², losses plus `log_unit`."""
     units = dict.fromkeys(_SHIFTED, (1.0, log_unit)) | dict.fromkeys(_SCALED, (s**2, 0.0))
     found = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
     return found | {name: found[name] * a + b for name, (a, b) in units.items() if name in entry}

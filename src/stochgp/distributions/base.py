@@ -59,10 +59,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def std(self) -> PerRow:
-        """The standard deviation of each row, inf if none exists.
-
-        If it exceeds the width of `limits`, `std` is that of observations clipped to `limits`.
-        """
+        """The standard deviation of each row, at most the width of `limits`; inf if none exists."""
         (low, high), std = self.limits, np.full(self.n_rows, math.inf)
         if self.tail_index > 2:
             std = self._moment(1)
@@ -97,10 +94,7 @@ class AbstractDistribution(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) else leaf, self)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """Return the distribution of scale · y + shift for scale > 0.
-
-        Raises ValueError for counts, classes and transformed observations.
-        """
+        """Return the distribution of scale · y + shift; ValueError for counts and classes."""
         raise ValueError(f"{type(self).__name__} cannot be rescaled to {scale} · y + {shift}")
 
     @abc.abstractmethod
@@ -285,10 +279,7 @@ class AbstractDistribution(eqx.Module):
         return values if found.ndim else values[:, 0]
 
     def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:
-        """Return the central interval of each row: the quantiles (1 − level)/2 and (1 + level)/2.
-
-        Raises ValueError unless `level` is between 0 and 1.
-        """
+        """Return the quantiles of (1 − level)/2 and (1 + level)/2, the ends of a central interval."""
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, but is {level!r}")
         return self.quantile([(1 - level) / 2, (1 + level) / 2])
@@ -299,10 +290,7 @@ class AbstractDistribution(eqx.Module):
         return self._draw(generator, n)
 
     def _at(self, evaluate: Callable, y: Any, limits: tuple[float, float], each: int = 1) -> np.ndarray:
-        """Call `evaluate` on chunks of rows, for y of any allowed shape.
-
-        NaN gives NaN; −∞ and ∞ give the two `limits`. `each` is the number of points per row in memory.
-        """
+        """Call `evaluate` on chunks of rows; NaN gives NaN, and −∞ and ∞ give the two `limits`."""
         y = np.asarray(y, np.float64)
         if y.ndim > 2 or y.ndim > 0 and len(y) != self.n_rows:
             raise ValueError(

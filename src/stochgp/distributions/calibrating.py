@@ -1,7 +1,4 @@
-"""Calibrations of predictive distributions, fitted to rows that were held out of the fit.
-
-Rows must be exchangeable: no later times, no groups from the training data, one row per new group.
-"""
+"""Calibrations of predictive distributions, fitted to held-out, exchangeable rows."""
 
 import math
 from typing import Any, ClassVar

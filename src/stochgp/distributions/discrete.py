@@ -301,10 +301,7 @@ class Counts(AbstractDistribution):
 
 
 def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
-    """Return P(Y ≤ k) and P(Y > k) for large Poisson counts.
-
-    P(Y ≤ k | f) = P(G > e^f) with G ~ Gamma(k + 1), so P(Y ≤ k) is an average of Φ over log G.
-    """
+    """Return P(Y ≤ k) and P(Y > k) for large k, as averages of Φ over log G, G ~ Gamma(k + 1)."""
     n = np.minimum(k[:, None], MAX_COUNT) + 1
     d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
     w = np.exp(-n * (np.expm1(d) - d))
@@ -314,10 +311,7 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
 
 def crps_of_counts(y: Points, k: Points, F: Points, smooth: AbstractDistribution) -> Points:
-    """Return Σ_k (F(k) − 1[k ≥ y])² of each row, with F at successive counts k.
-
-    Integrals of `smooth`, whose F(k + ½) is the F(k) of the counts, replace terms outside k.
-    """
+    """Return Σ_k (F(k) − 1[k ≥ y])²; integrals of `smooth` replace the terms of other counts."""
     first, end = k[:, :1], k[:, -1:] + 1
     found = np.stack([np.sum((F - (k >= at[:, None])) ** 2, axis=1) for at in y.T], axis=1)
     outside = np.maximum(first - y, 0.0) + np.maximum(y - end, 0.0)

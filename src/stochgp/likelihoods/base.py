@@ -96,8 +96,8 @@ class Warped(eqx.Module):
     likelihood : likelihood or str
         The likelihood of T(y): an object of `stochgp.likelihoods`, or a name that the regressor accepts.
     transform : transform or str
-        The transform T: an object of `stochgp.transforms`, "log" (positive targets), "sinh-arcsinh", or "count",
-        which is log(y + ½) with predictions that are counts. "auto" chooses on held-out rows; it may choose none.
+        The transform T: an object of `stochgp.transforms`, "log", "sinh-arcsinh", "count" or "auto".
+        "count" is log(y + ½), with predictions that are counts. "auto" chooses on held-out rows.
     """
 
     likelihood: Any = "gaussian"

@@ -107,7 +107,7 @@ def _histograms(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
     """Return inputs, cuts and order of all S possible splits, and a function for their sums.
 
-    The function returns Σ g and Σ h per leaf [2, L, S], of rows above the cut for inputs with two values.
+    The function returns Σ g and Σ h per leaf [2, L, S].
     """
     sizes = np.array(n_edges) + 1
     many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
@@ -150,7 +150,7 @@ def edges_of(
     """Return thresholds of each input: midpoints between two successive values.
 
     With more than n_bins distinct values, thresholds are at the quantiles 1/n_bins, 2/n_bins, …
-    With `fewest`, the first and last bins are halved repeatedly, while the outer half has at least `fewest` rows.
+    With `fewest`, the first and last bins are halved while the outer half has at least `fewest` rows.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight

@@ -119,7 +119,7 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     if np.average(squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: predictions of more than a tenth of the left-out rows are exact"
     elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
-        why = "errors are rounding errors: half are below 1 % of their standard deviations, and all below 100 %"
+        why = "these are rounding errors: half are below 0.01 standard deviations, and none is above 1"
     if why:
         return Preference(None, {}, why)
     part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
@@ -144,7 +144,8 @@ def fit(
     """Fit a Student-t or a Gaussian whose scale depends on the inputs.
 
     Trees are fitted to three quarters of the rows. The last quarter gives the number of trees, κ and ν.
-    The scale is constant with fewer than 500 rows, without `scaled`, or if no tree improves the density. `df` fixes ν.
+    The scale is constant with fewer than 500 rows, without `scaled`, or if no tree improves the density.
+    `df` fixes ν.
     """
     part = folds(len(rows), rows.group, PARTS, seed)
     scaled = scaled and len(rows) >= MIN_ROWS_SCALED

@@ -64,8 +64,6 @@ class AbstractMeanFunction(eqx.Module):
 class LinearMean(AbstractMeanFunction):
     """The mean function m(x) = offset + slope · (x − center), with clipped inputs x.
 
-    Inputs are clipped to the training range, extended by its width at either end.
-
     Parameters
     ----------
     offset : float64 array []
@@ -74,7 +72,7 @@ class LinearMean(AbstractMeanFunction):
     center : float64 array [D]
         The means of the inputs.
     low, high : float64 array [D]
-        The ends of the clipped inputs.
+        The ends of the clipped inputs: the training range, extended by its width at either end.
     root, offset_std : float64 array [D, R − 1], float
         The slopes have the covariance root rootᵀ. The offset has the variance offset_std².
     noise_factor, residual, width : float
@@ -140,9 +138,9 @@ class LinearMean(AbstractMeanFunction):
 class TreeMean(AbstractMeanFunction):
     """The mean function m(x) = offset + Σ_k g_k(x)/K, with boosted trees g_k of K folds.
 
-    The trees g_k are fitted to all folds except fold k (`Boosting`). In fold k, the GP learns T(y) − offset − g_k(x)
-    (cross-fitting; Chernozhukov et al., 2018). Each group is in one fold. The variance of m is the jackknife
-    estimate (K − 1)/K Σ_k (g_k(x) − m(x) + offset)² (Efron, 1982).
+    The trees g_k are fitted to all folds except fold k (`Boosting`). In fold k, the GP learns
+    T(y) − offset − g_k(x) (cross-fitting; Chernozhukov et al., 2018). Each group is in one fold.
+    The variance of m is the jackknife estimate (K − 1)/K Σ_k (g_k(x) − m(x) + offset)² (Efron, 1982).
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The model of an observation y given f: T(y) = s z + m + m(x), where z | f has `likelihood`.
+    """The model of an observation y: T(y) = s z + m + m(x), where z | f has `likelihood`.
 
     The arguments `mean` and `variance` of methods are moments [N, L] of the latent functions, in units of z.
 
@@ -119,11 +119,7 @@ class Observation:
         return replace(self, inflation=replace(inflation, factor=c * inflation.factor), mean_function=m)
 
     def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
-        """Return the observation with the mean function m, whose variance is scaled to left-out errors.
-
-        With noise variance n and `variance` v of f, the left-out errors are n²/(n − v). A `learned` noise variance
-        is multiplied by the noise factor of m.
-        """
+        """Add the mean function m, with a variance that matches its left-out errors."""
         if m is None:
             return self
         likelihood, n, made = typing.cast(typing.Any, self.likelihood), self.noise_variance, self
@@ -214,8 +210,8 @@ class Observation:
     ) -> Float[np.ndarray, "N S"]:
         """Draw observations from values of f at the rows, each with the distribution of `predict`.
 
-        `moments` of f are needed if `draws_by_moments`. Observations that are not f plus Gaussian noise have the
-        ranks of f plus Gaussian noise (a Gaussian copula).
+        `moments` of f are needed if `draws_by_moments`. Observations that are not f plus Gaussian noise
+        have the ranks of f plus Gaussian noise (a Gaussian copula).
         """
         if not self._is_normal:
             assert moments is not None

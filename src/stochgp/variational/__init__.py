@@ -1,4 +1,4 @@
-"""Variational approximations of GP posteriors: q(f) with few parameters."""
+"""Variational approximations q(f) of GP posteriors."""
 
 from .decoupled import Decoupled
 from .decoupled import DecoupledMean as DecoupledMean

@@ -1,4 +1,4 @@
-"""Decoupled GPs: inducing functions for the mean and others for the covariance, or more of them."""
+"""Decoupled GPs, whose mean and covariance have different inducing functions or points."""
 
 import typing
 from collections.abc import Iterable
@@ -30,23 +30,23 @@ from stochgp.variational.inducing import (
 )
 
 BLOCK = 2048  # rows of k(x, G) in memory at a time
-JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
+JITTER = 1e-8  # added to the diagonal of k(G, G), relative to its mean
 
 
 class Decoupled(eqx.Module):
-    """The process q(f) with functions α for its mean and β for its covariance.
+    """The process q(f) with inducing functions α for its mean and β for its covariance.
 
     Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
-        E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
+        E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β} L H⁻¹Lᵀ k_{β,z}.
 
-    So q never has more variance than the prior. Missing functions have zeros in a and in their row and column of L. Build it with `of`.
+    The variance is at most that of the prior. Arrays have a fixed size. Build it with `of`.
 
     Parameters
     ----------
     mean_functions, weights : InducingFunctions, array [M]
-        α, at most M functions; a, their weights in the mean.
+        At most M functions α; their weights a in the mean.
     covariance_functions, root : InducingFunctions or None, array [P, P]
-        β, at most P functions, None = α (the coupled form); L, any square root of B, in units of an inverse standard deviation.
+        At most P functions β, or None for β = α (the coupled form); L, any square root of B.
     """
 
     mean_functions: InducingFunctions
@@ -58,7 +58,7 @@ class Decoupled(eqx.Module):
     def of(
         cls, n_mean: int, n_covariance: int | None, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
     ) -> "Decoupled":  # fmt: skip
-        """Return the prior with room for functions; `n_covariance` None = the coupled form β = α."""
+        """Return the prior, for at most `n_mean` and `n_covariance` functions (None = β is α)."""
         room = lambda n: None if n is None else no_functions(n, n_inputs, spread=spread, dtype=dtype)
         P = n_mean if n_covariance is None else n_covariance
         weights, root = jnp.zeros(n_mean, dtype), jnp.zeros((P, P), dtype)
@@ -79,24 +79,24 @@ class Decoupled(eqx.Module):
 
     @property
     def a(self) -> Float[Array, " M"]:
-        """The weights a, 0 for missing functions."""
+        """The weights a, 0 for unused entries."""
         return jnp.where(self.mean_functions.mask, self.weights, 0)
 
     @property
     def L(self) -> Float[Array, "P P"]:
-        """The root L, 0 for missing functions."""
+        """The root L, 0 for unused entries."""
         mask = self.beta.mask
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
     def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
-        """Return q with the rows as further functions, if there is room: a = 0, L_jj = `start`."""
+        """Add a function with a = 0 and L_jj = `start` per row, up to the size of the arrays."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
         beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
         return Decoupled(self.mean_functions.grown(X), self.weights, beta, root)
 
     def process(self, kernel: Any) -> "DecoupledProcess":
-        """Return q(f) for this kernel, in O(P³ + P²D). H ⪰ I always has a factor."""
+        """Return q(f) for a kernel, in O(P³ + P²D) operations."""
         kernel, wide = value_of(kernel), jax.dtypes.canonicalize_dtype(jnp.float64)
         beta, L = cast(self.beta, wide), self.L.astype(wide)
         K = beta.among(cast(kernel, wide), beta)
@@ -105,29 +105,29 @@ class Decoupled(eqx.Module):
 
 
 class DecoupledProcess(eqx.Module):
-    """The process q(f) at fixed kernel parameters, with E_x = C⁻¹Lᵀk_{β,x} and H = CCᵀ."""
+    """The process q(f) of `Decoupled` at fixed kernel parameters, with H = CCᵀ."""
 
     kernel: Any  # k, not frozen
-    alpha: InducingFunctions  # α, of the mean
-    a: Float[Array, " M"]  # their weights, 0 for missing functions
-    beta: InducingFunctions  # β, of the covariance
-    L: Float[Array, "P P"]  # B = LLᵀ, 0 for missing functions; in float64 if x64 is enabled
-    C: Float[Array, "P P"]  # lower, in the dtype of L
+    alpha: InducingFunctions  # functions α of the mean
+    a: Float[Array, " M"]  # weights of α, 0 for unused entries
+    beta: InducingFunctions  # functions β of the covariance
+    L: Float[Array, "P P"]  # root of B = LLᵀ, 0 for unused entries; in float64 if x64 is enabled
+    C: Float[Array, "P P"]  # Cholesky factor of H, in the dtype of L
 
     def explained(self, X: Float[Array, "N D"]) -> Float[Array, "P N"]:
-        """Return E."""
+        """Return E = C⁻¹Lᵀk_{β,X}; the explained covariance is EᵀE."""
         across = self.beta.at(self.kernel, X).astype(self.L.dtype)
         return solve_triangular(self.C, matmul(across, self.L).T, lower=True)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N 1"], Float[Array, "N 1"]]:
-        """Return means and variances, which are at most the prior's and at least 4 eps of it."""
+        """Return means and variances; variances are at least 4 eps times the prior variance."""
         prior = self.kernel.diag(X)
         explained = jnp.sum(jnp.square(self.explained(X)), axis=0).astype(prior.dtype)
         least = ROUNDINGS * float(jnp.finfo(prior.dtype).eps) * jax.lax.stop_gradient(prior)
         return self.mean(X), jnp.maximum(prior - explained, least)[:, None]
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N 1"]:
-        """Return the mean in O(N M D)."""
+        """Return the mean in O(N M D) operations."""
         return self.alpha.combined(self.kernel, X, self.a)[:, None]
 
     def covariance_parts(
@@ -137,7 +137,7 @@ class DecoupledProcess(eqx.Module):
         return K, self.explained(X).astype(K.dtype), jnp.zeros((1, 1, X.shape[0]), K.dtype)
 
     def divergence(self) -> Float[Array, ""]:
-        """Return ½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹), O(M²D + P³) (equation 9)."""
+        """Return the divergence KL(q ‖ prior) in O(M²D + P³) operations (equation 9)."""
         return self.mean_divergence() + self.covariance_divergence()
 
     def mean_divergence(self) -> Float[Array, ""]:
@@ -146,15 +146,12 @@ class DecoupledProcess(eqx.Module):
         return 0.5 * self.alpha.summed(columns, self.a)
 
     def covariance_divergence(self) -> Float[Array, ""]:
-        """Return ½ log|H| − ½ (P − tr H⁻¹), since the trace in (9) equals tr (H − I)H⁻¹."""
+        """Return ½ log|H| − ½ (P − tr H⁻¹)."""
         trace = self.C.shape[0] - jnp.sum(jnp.square(invert_lower(self.C)))
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
-
-        q is GP(0, k) given Lᵀf(β) + ε = 0, shifted to its mean, so Matheron's rule applies (Wilson et al. 2020).
-        """
+        """Return the difference between samples of q and `prior` samples (Wilson et al. 2020)."""
         beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, (self.L.shape[0], n_samples), jnp.float32).astype(self.L.dtype)
@@ -178,16 +175,16 @@ def _correction(
 
 
 class DecoupledMean(InducingProcess):
-    """The process q(f) with the covariance of inducing points Z and the mean of points G ⊇ Z.
+    """The process q(f) with the covariance of inducing points Z and the mean of more points G.
 
-    The mean is k(x, G)a. It is the mean from Z plus a mean in the orthogonal complement of its span, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng,
-    Boots and Deisenroth 2018, arXiv 1809.08820). `NormalEquations` has the optimal a for Gaussian noise and the leave-one-out residuals. Divergence and
-    leave-one-out predictions use only Z.
+    The mean is k(x, G)a, and G includes Z (Salimbeni, Cheng, Boots and Deisenroth 2018, arXiv 1809.08820).
+    `NormalEquations` computes the optimal a for Gaussian noise, and leave-one-out residuals.
+    Divergence and leave-one-out predictions use only Z.
     """
 
-    mean_points: Float[Array, "P D"]  # G, in the units of the inputs
-    mean_weights: Float[Array, " P"]  # a
-    noise: Float[Array, ""]  # σ² from leave-one-out errors: the learned σ² includes what Z does not explain
+    mean_points: Float[Array, "P D"]  # points G, in the units of the inputs
+    mean_weights: Float[Array, " P"]  # weights a
+    noise: Float[Array, ""]  # noise variance σ² according to leave-one-out errors
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         kernel, centre = self.kernel, centre_of(self.mean_points)
@@ -214,22 +211,23 @@ class DecoupledMean(InducingProcess):
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """The equations A a = Σ_i ρ_i y_i k(G, x_i) of the mean, for any noise variance σ².
+    """The equations A a = Σ_i ρ_i y_i k(G, x_i) for the mean k(x, G)a of `DecoupledMean`.
 
-    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), in float64 on the host. If G has all rows, a gives the mean of the exact posterior. Build it with `NormalEquations.of`.
+    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), with row weights ρ, in float64 on the host. If G has all rows,
+    the mean is that of the exact posterior. Build it with `NormalEquations.of`.
     """
 
     kernel: Any
-    points: Float[np.ndarray, "P D"]  # G
-    among: Float[np.ndarray, "P P"]  # k(G, G) plus 1e-8 of the mean of its diagonal
-    gram: Float[np.ndarray, "P P"]  # Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal, 0 left of it
+    points: Float[np.ndarray, "P D"]  # points G
+    among: Float[np.ndarray, "P P"]  # k(G, G) with jitter
+    gram: Float[np.ndarray, "P P"]  # upper triangle of Σ_i ρ_i k(G, x_i)k(x_i, G)
     right: Float[np.ndarray, " P"]  # Σ_i ρ_i y_i k(G, x_i)
-    factor: Any = None  # of A; with a, set in solved equations
+    factor: Any = None  # Cholesky factor of A; `solved` sets it and the weights a
     weights: Any = None
 
     @classmethod
     def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Data]) -> "NormalEquations":
-        """Build the equations in one pass over the rows, O(N P²)."""
+        """Build the equations in one pass over the rows, in O(N P²) operations."""
         P = len(points)
         gram, right = np.zeros((P, P)), np.zeros(P)
         (syrk,) = get_blas_funcs(("syrk",), (gram,))
@@ -238,20 +236,20 @@ class NormalEquations:
             across = dense.block(kernel, rows.X, points)
             right += across.T @ (rows.weight * rows.y)
             across *= np.sqrt(rows.weight)[:, None]
-            syrk(1.0, across.T, beta=1.0, c=gram.T, lower=True, overwrite_c=True)  # adds to `gram` itself
+            syrk(1.0, across.T, beta=1.0, c=gram.T, lower=True, overwrite_c=True)  # changes `gram` in place
         among = dense.block(kernel, points, points)
         among[np.diag_indices(P)] += JITTER * among.diagonal().mean()
         return cls(kernel, points, among, gram, right)
 
     def solved(self, noise: float) -> "NormalEquations":
-        """Return the equations with the factor of A and a for this σ², O(P³)."""
+        """Solve the equations for the noise variance σ² = `noise`, in O(P³) operations."""
         factor = factorised(lambda: self.gram + noise * self.among)
         return replace(self, factor=factor, weights=factor.rest(factor.half(self.right[:, None]))[:, 0])
 
     def without(
         self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
-        """Return leave-one-out residuals (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i))."""
+        """Return the leave-one-out residuals of rows with inputs X, targets y and weights."""
         found = np.empty(len(y))
         for start in range(0, len(y), BLOCK):
             part = slice(start, start + BLOCK)

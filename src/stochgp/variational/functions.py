@@ -1,4 +1,4 @@
-"""Inducing functions of decoupled processes, in arrays of fixed shape; mirror ascent."""
+"""Inducing functions of decoupled processes, in arrays of fixed shape, and mirror steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,38 +16,37 @@ from stochgp.kernels.stationary import RBF
 from stochgp.numerics.arrays import matmul
 from stochgp.parameters import cast, value_of
 
-TILE = 1024  # functions per tile of products: of 256 to 4,096 the fastest on two cores
-COLUMNS = 16  # columns per block of pairs of spread functions: each pair has its own width in every input
-JITTER = 1e-6  # on the diagonal of K in mirror steps, relative to k(x, x)
+TILE = 1024  # functions per tile of products
+COLUMNS = 16  # columns per block of products of functions with their own widths
+JITTER = 1e-6  # added to the diagonal of K in mirror steps, relative to k(x, x)
 
 
 class InducingFunctions(eqx.Module):
-    """Room for M functions ψ_j; the first `used` exist, and `grown` adds rows as functions.
+    """Up to M inducing functions ψ_j; the first `used` entries of the arrays are in use.
 
-    Plain functions ψ_j = k(·, z_j) work for every kernel. With `log_scales` ln c the functions have their own widths ℓ_d c_d, for the RBF kernel only
-    (generalised SE-ARD kernel: Cheng and Boots 2016; SVDGP's paper, section 4). Rows have c = 1, and
+    Without `log_scales`, ψ_j = k(·, z_j), for every kernel. With `log_scales` ln c, each function has its own
+    lengthscale ℓ_d c_d of input d, for the RBF kernel only (Cheng and Boots 2016). Inner products are then
 
-        ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
-
-    So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel.
+        ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / s_d) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² s_d)),
+        with s_d = c_id² + c_jd². Functions with c = 1 are k(·, z_j).
     """
 
-    points: Float[Array, "M D"]  # z, in the units of the inputs
-    log_scales: Float[Array, "M D"] | None  # ln c, without unit. None: plain functions
-    used: Int[Array, ""]  # from 0 to M
+    points: Float[Array, "M D"]  # points z, in the units of the inputs
+    log_scales: Float[Array, "M D"] | None  # ln c; None = c is 1
+    used: Int[Array, ""]  # number of functions, from 0 to M
 
     @property
     def capacity(self) -> int:
-        """The number M of functions for which there is room."""
+        """The maximum number M of functions."""
         return self.points.shape[0]
 
     @property
     def mask(self) -> Array:
-        """A mask of the functions that exist."""
+        """A mask of the entries in use."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.used
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """Return ψ_j(x_i) for all rows and all M functions."""
+        """Return ψ_j(x_i) for all rows i and all M functions j."""
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
@@ -61,7 +60,7 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, X.dtype) * jnp.exp(height[None, :] - s)
 
     def among(self, kernel: Any, columns: "InducingFunctions") -> Float[Array, "M P"]:
-        """Return ⟨ψ_i, ψ_j⟩ between these and other functions."""
+        """Return the inner products ⟨ψ_i, ψ_j⟩ with the functions `columns`."""
         kernel = value_of(kernel)
         if self.log_scales is None or columns.log_scales is None:
             return kernel.matrix(self.points, columns.points)
@@ -72,13 +71,13 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
 
     def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
-        """Return Σ_j a_j ψ_j(x_i) in O(N M D), with memory for N rows and a tile of functions."""
+        """Return Σ_j a_j ψ_j(x_i) in O(N M D) operations, for tiles of functions at a time."""
         return self.summed(lambda some, a: matmul(some.at(kernel, X), a), a)
 
     def product(
         self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, for a tile of these and all `others` at a time."""
+        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j with the functions ψ' of `others`."""
         return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
 
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
@@ -97,25 +96,25 @@ class InducingFunctions(eqx.Module):
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
     def chosen(self, indices: Int[Array, " P"]) -> "InducingFunctions":
-        """Return the selected functions."""
+        """Return the functions at `indices`."""
         scales = None if self.log_scales is None else self.log_scales[indices]
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """Return the functions with the rows as further functions (c = 1), up to M."""
+        """Add a function with c = 1 at each row of X, up to M functions."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
-        """Return the indices of the next n functions; M or larger if there is no room."""
+        """Return the indices of the next n functions; indices ≥ M have no entry."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Return room for `capacity` functions of `n_inputs` inputs; `spread`: with own widths."""
+    """Return arrays for `capacity` functions, all unused; `spread` adds `log_scales`."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -124,7 +123,7 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """Return functions at all rows of X with c = 1; `spread` gives them `log_scales`."""
+    """Return functions at all rows of X with c = 1; `spread` adds `log_scales`."""
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
 
@@ -137,7 +136,7 @@ def _as_rbf(kernel: Any) -> RBF:
 
 
 def _spread_pairs(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Float[Array, "M P"]:
-    """Return Π_d √(2cc'/(c² + c'²)) exp(−Σ_d (v_d − v'_d)²/(c² + c'²)), by blocks of columns."""
+    """Return inner products ⟨ψ_i, ψ_j⟩ for variance 1 and scaled points, in blocks."""
     (v, c), P = rows, columns[0].shape[0]
     n_blocks = -(-P // COLUMNS)
     padded = lambda x: jnp.pad(x, ((0, n_blocks * COLUMNS - P), (0, 0)), constant_values=1)
@@ -161,10 +160,10 @@ def mirror_covariance(
     weight: Float[Array, " B"],
     gamma: Any,
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
-    """Take a mirror step B = LLᵀ ← (1−γ) B + γ Σ_i w_i p_i p_iᵀ, p_i = K⁻¹k(β, x_i), O(P³ + B P²).
+    """Take a mirror step for LLᵀ, to (1−γ) LLᵀ + γ Σ_i w_i p_i p_iᵀ with p_i = K⁻¹k(β, x_i).
 
-    Returns K, the columns p_i and the new root L. A QR factorisation of [√(1−γ) L, √(γ w_i) p_i] gives L, so B stays positive semi-definite. The inverse of K
-    has a jitter of JITTER · k(x, x). Numbers are in float64 if x64 is enabled. Rows of missing functions are 0.
+    Returns K, the columns p_i and the new root L, in float64 if x64 is enabled. A QR factorisation gives L,
+    so LLᵀ remains positive semi-definite. Rows of unused entries are 0.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
@@ -182,7 +181,7 @@ def carried(
     before: InducingFunctions,
     parts: Float[Array, "P C"],
 ) -> Float[Array, "P C"]:
-    """Return K⁻¹k(β, β') parts: sums of p_i of old functions β' (`before`), projected on β."""
+    """Project the columns `parts` from the functions β' (`before`) to β: K⁻¹k(β, β') parts."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
@@ -190,11 +189,11 @@ def carried(
 
 
 def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
-    """Return K of the functions, with zeros for missing functions."""
+    """Return the matrix K of inner products, with zeros for unused entries."""
     mask = functions.mask
     return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
 
 
 def _factor(functions: InducingFunctions, K: Float[Array, "P P"]) -> Float[Array, "P P"]:
-    """Return the Cholesky factor of K + JITTER · diag(K), with 1 for missing functions."""
+    """Return the Cholesky factor of K + JITTER · diag(K), with 1 for unused entries."""
     return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, JITTER * jnp.diagonal(K), 1)))

@@ -1,4 +1,4 @@
-"""Variational approximations q(f), natural parameters, and whitened inducing points."""
+"""Variational approximations q(f) with whitened inducing points."""
 
 from typing import Any
 
@@ -23,17 +23,17 @@ from stochgp.numerics.linalg import (
 from stochgp.numerics.seeds import words_of
 from stochgp.parameters import value_of
 
-ROUNDINGS = 4.0  # in eps k(x, x): the least unexplained part of a variance
-KMEANS_ROWS = 5_000  # rows used for clusters
+ROUNDINGS = 4.0  # minimum of k(x, x) − ‖w‖², in units of eps k(x, x)
+KMEANS_ROWS = 5_000  # number of rows for k-means
 
 
 class Naturals(eqx.Module):
-    """Natural parameters Λ = S⁻¹, h = S⁻¹m of q(v) = N(m, S), per latent function.
+    """The natural parameters Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), per latent function.
 
-    They are in float64 if x64 is enabled. With the prior N(0, I) the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, which is 1.
+    They are in float64 if x64 is enabled. In float32, Λ would lose its small eigenvalues.
     """
 
-    precision: Float[Array, "L M M"]  # Λ, without unit, as v is
+    precision: Float[Array, "L M M"]  # Λ
     linear: Float[Array, "L M"]  # h
 
     @classmethod
@@ -46,7 +46,7 @@ class Naturals(eqx.Module):
         return cls(on_device(precision, wide), on_device(linear, wide))
 
     def towards(self, other: "Naturals", step: Float[Array, ""] | float) -> "Naturals":
-        """Return (1 − γ) self + γ other: a natural-gradient step if `other` is the `optimum`."""
+        """Return (1 − step) self + step other; a natural-gradient step if other is the `optimum`."""
         gamma = jnp.asarray(step, self.linear.dtype)
         mix = lambda mine, theirs: (1 - gamma) * mine + gamma * theirs
         return Naturals(mix(self.precision, other.precision), mix(self.linear, other.linear))
@@ -55,7 +55,7 @@ class Naturals(eqx.Module):
         """Return m and the lower triangular R with S = RRᵀ."""
 
         def root_of(precision: Array) -> Array:
-            L = jnp.linalg.cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: no retry is needed
+            L = jnp.linalg.cholesky(precision[::-1, ::-1])  # cannot fail: Λ ⪰ I in float64
             return invert_lower(L)[::-1, ::-1].T
 
         R = one_by_one(root_of, self.precision)
@@ -68,9 +68,9 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """Return the prior times the sites: Λ = I + c Σ_i β_i w_i w_iᵀ and h = c Σ_i r_i w_i.
+    """Return the optimal q: Λ = I + c Σ_i β_i w_i w_iᵀ and h = c Σ_i r_i w_i.
 
-    β is the `precision`, r the `linear` parameter and c the `scale`. W has the columns w_i = L⁻¹k(Z, x_i) (`InducingProcess.whitened`).
+    β is `precision`, r is `linear`, c is `scale`, and w_i are columns of W (`InducingProcess.whitened`).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
@@ -81,16 +81,15 @@ def optimum(
 class InducingPoints(eqx.Module):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
-    u = f(Z) + N(0, εI) = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). The prior of v is N(0, I) for every kernel.
-    Because ε is part of the model, lower bounds are exact and q(f) is the same in every precision. If k(Z, Z) + εI has no factor, jitter is added
-    (`safe_cholesky`). Build it with `of`.
+    u = f(Z) + N(0, εI) = L v with LLᵀ = k(Z, Z) + εI. The prior of v is N(0, I), and q(v) = N(m, RRᵀ)
+    (Titsias 2009; Hensman et al. 2013, 2015). ε is part of the model. Build it with `of`.
 
     Parameters
     ----------
     points, jitter : array [M, D] or frozen array, float
-        Z, in the units of the inputs; ε divided by the mean diagonal of k(Z, Z).
+        The inducing points Z, in the units of the inputs; ε divided by the mean diagonal of k(Z, Z).
     mean, root : array [L, M], array [L, M, M]
-        m of each latent function; R, the lower triangular square root of the covariance of v, without unit.
+        The mean m of v per latent function; R, the lower triangular square root of the covariance of v.
     """
 
     points: Any
@@ -100,11 +99,11 @@ class InducingPoints(eqx.Module):
 
     @classmethod
     def of(cls, points: Any, *, n_latent: int = 1, jitter: float | None = None) -> "InducingPoints":
-        """Return the prior at points Z [M, D], an array or frozen array; `jitter` None = 4 M eps."""
+        """Return the prior at points Z [M, D], an array or a frozen array; jitter None = 4 M eps."""
         Z = value_of(points)
         if Z.ndim != 2 or (M := Z.shape[0]) == 0:
             raise ValueError(
-                f"inducing points must be rows [M, D] with M at least 1, but got shape {tuple(Z.shape)}"
+                f"inducing points must have the shape [M, D] with M ≥ 1, but have {tuple(Z.shape)}"
             )
         mean, root = np.zeros((n_latent, M)), np.tile(np.eye(M), (n_latent, 1, 1))
         relative = 4 * M * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
@@ -119,7 +118,7 @@ class InducingPoints(eqx.Module):
         return self.mean.shape[0]
 
     def at(self, mean: Float[Any, "L M"], root: Float[Any, "L M M"]) -> "InducingPoints":
-        """Return the same points with q(v) = N(m, RRᵀ)."""
+        """Return the same points with new q(v) = N(m, RRᵀ)."""
         if isinstance(mean, np.ndarray):
             mean, root = on_device(mean, self.mean.dtype), on_device(root, self.mean.dtype)
         mean, root = (part.astype(self.mean.dtype) for part in (mean, root))
@@ -133,14 +132,14 @@ class InducingPoints(eqx.Module):
         return Kzz + epsilon * jnp.eye(len(Kzz), dtype=Kzz.dtype), epsilon
 
     def process(self, kernel: Any) -> "InducingProcess":
-        """Return q(f)."""
+        """Return q(f) for a kernel."""
         Kzz, epsilon = self.among(kernel)
         inverse, more = safe_inverse_factor(Kzz)
         q = self.mean, jnp.tril(self.root)
         return InducingProcess(value_of(kernel), value_of(self.points), Kzz, inverse, epsilon + more, *q)
 
     def process_on_host(self, kernel: Any) -> "InducingProcess":
-        """Return q(f) at float64 parameters, computed in NumPy if possible. It is NaN if k(Z, Z) has no factor."""
+        """Return q(f) in float64, with NumPy if possible; NaN if k(Z, Z) has no Cholesky factor."""
         kernel, Z = value_of(kernel), np.asarray(value_of(self.points))
         K = dense.block(kernel, Z, Z)
         epsilon = self.jitter * np.mean(np.diagonal(K))
@@ -158,15 +157,15 @@ class InducingPoints(eqx.Module):
 class InducingProcess(eqx.Module):
     """The process with mean w(x)·m and covariance k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
-    w(x) is L⁻¹k(Z, x). k(x, x) − ‖w‖² is at least 4 eps k(x, x), so no variance is negative.
+    w(x) is L⁻¹k(Z, x). Variances are positive, because k(x, x) − ‖w‖² is at least 4 eps k(x, x).
     """
 
     kernel: Any  # k, not frozen
     points: Float[Array, "M D"]  # Z
-    # k(Z, Z) + εI, without the jitter of `safe_cholesky`: `whitened` is differentiated through it.
+    # k(Z, Z) + εI without further jitter. Gradients of `whitened` use it.
     among: Float[Array, "M M"]
     inverse: Float[Array, "M M"]  # L⁻¹, lower triangular
-    jitter: Float[Array, ""]  # ε and the jitter of `safe_cholesky`: a variance
+    jitter: Float[Array, ""]  # ε plus further jitter of the Cholesky factorisation, a variance
     gaussian_mean: Float[Array, "L M"]  # m of q(v)
     gaussian_root: Float[Array, "L M M"]  # R of q(v)
 
@@ -179,13 +178,13 @@ class InducingProcess(eqx.Module):
         return whiten(self.inverse, self.among, self.across(X))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """Return mean and variance (above 0) of each latent function at each row."""
+        """Return mean and variance of each latent function at each row."""
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
 
     def moments_of(
         self, W: Float[Array, "M N"], prior: Float[Array, " N"]
     ) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """Return `moments` of rows with known w and k(x, x)."""
+        """Return `moments` from the columns w of W and the prior variances k(x, x)."""
         least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
         unexplained = jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
         variance = unexplained[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
@@ -194,7 +193,7 @@ class InducingProcess(eqx.Module):
     def moments_on_host(
         self, X: Float[np.ndarray, "N D"]
     ) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
-        """Return `moments`, computed in NumPy if the kernel allows it."""
+        """Return `moments`, computed with NumPy if the kernel supports it."""
         W, unexplained = self.whitened_on_host(X)
         spread = [np.sum(np.square(R.T @ W), axis=0) for R in np.asarray(self.gaussian_root)]
         return W.T @ np.asarray(self.gaussian_mean).T, unexplained[:, None] + np.stack(spread, axis=1)
@@ -209,7 +208,7 @@ class InducingProcess(eqx.Module):
         return W, np.maximum(prior - np.sum(np.square(W), axis=0), least)
 
     def divergence_on_host(self) -> float:
-        """Return `divergence`, computed in NumPy."""
+        """Return `divergence`, computed with NumPy."""
         return float(_divergence(np.asarray(self.gaussian_mean), np.asarray(self.gaussian_root)))
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
@@ -220,8 +219,8 @@ class InducingProcess(eqx.Module):
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """Return leave-one-out mean and variance of the first latent function at training rows.
 
-        q(u) must be the optimum for Gaussian noise. For a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs < 1. Without the
-        row, the precision of v is smaller by βwwᵀ. This gives, computed on the host,
+        q(u) must be the optimum for Gaussian noise. With the `precision` β = ρ/σ² of a row, s = ‖Rᵀw‖² and
+        h = βs, the moments without the row are
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
@@ -233,16 +232,16 @@ class InducingProcess(eqx.Module):
     def covariance_parts(
         self, X: Float[Array, "N D"]
     ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
-        """Return K, W and V with cov(f_l(X)) = K − WᵀW + V_lᵀV_l for latent function l."""
+        """Return K, W and V; latent function l has the covariance K − WᵀW + V_lᵀV_l."""
         rows, W = self._prepared(X), self.whitened(X)
         return self.kernel.between(rows, rows), W, self._open(W)
 
     def divergence(self) -> Float[Array, ""]:
-        """Return ½ Σ_l (‖m‖² + ‖R‖² − M − 2 Σ_i log |R_ii|)."""
+        """Return KL(q(v) ‖ N(0, I)), summed over the latent functions."""
         return _divergence(self.gaussian_mean, self.gaussian_root)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k(x, Z) L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)) (Wilson et al. 2020, equation 13)."""
+        """Return the difference between samples of q and `prior` samples (Wilson et al. 2020)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
@@ -255,12 +254,12 @@ class InducingProcess(eqx.Module):
         return self.kernel.prepare(X, centre_of(self.points))
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
-        """Return Rᵀw of every latent function, the uncertainty of u under q."""
+        """Return Rᵀw for every latent function."""
         return einsum("lij,in->ljn", self.gaussian_root, W)
 
 
 def _divergence(m: Float[Any, "L M"], R: Float[Any, "L M M"]) -> Float[Any, ""]:
-    """Return KL(N(m, RRᵀ) ‖ N(0, I)), in the arrays' own namespace."""
+    """Return KL(N(m, RRᵀ) ‖ N(0, I)), for NumPy or JAX arrays."""
     xp = m.__array_namespace__()
     diagonal = xp.diagonal(R, axis1=1, axis2=2)
     squares = xp.sum(m**2) + xp.sum(R**2)
@@ -270,13 +269,13 @@ def _divergence(m: Float[Any, "L M"], R: Float[Any, "L M M"]) -> Float[Any, ""]:
 def inducing_correction(
     kernel: Any, points: Float[Array, "M D"], weights: Float[Array, "M S"], X: Float[Array, "N D"]
 ) -> Float[Array, "N S"]:
-    """Return k(X, Z) times the weights, in their dtype."""
+    """Return k(X, Z) weights, computed in the dtype of the weights."""
     wide = X.astype(weights.dtype)
     return matmul(value_of(kernel).matrix(wide, points.astype(wide.dtype)), weights).astype(X.dtype)
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return `n_points` cluster centres of up to 5,000 random rows of X, or all of few rows, repeated."""
+    """Return k-means centres of random rows; with N ≤ `n_points`, return the rows, repeated."""
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
