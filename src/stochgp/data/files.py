@@ -54,7 +54,7 @@ class FileSource(Source):
     """Rows in files, which are read at each pass. Create it with `FileSource.of`.
 
     Files are read in order of their names, in blocks of at most 65,536 rows. The first rows of a text file
-    define the types of its columns. If later rows need a wider type, reading raises TooNarrowError.
+    define column types. If later rows need a wider type, reading raises TooNarrowError; then set `types`.
 
     Parameters
     ----------

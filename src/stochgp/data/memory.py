@@ -161,7 +161,7 @@ def padded(rows: Data, size: int, dtype: Any) -> Data:
 
 
 def padded_size(n: int) -> int:
-    """Round n up to one of few sizes, so that few sizes need compiling; not above 16,384."""
+    """Round n ≤ 16,384 up to one of few sizes, so that few sizes need compiling."""
     if n > LARGEST_PADDED:
         return n
     step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()

@@ -276,7 +276,7 @@ def _standardised(source: FileSource, rows: Data, estimator: Any) -> TrainingDat
 
 
 def _sample_size(n_inputs: int, budget: Budget, keeps_all: bool) -> int:
-    """Return the number of rows to sample: as many as memory allows, or 10 % of that."""
+    """Return the number of rows to sample, according to the free memory."""
     free = budget.free() / _row_bytes(n_inputs)
     return max(1, int(free / 2)) if keeps_all else min(MAX_SAMPLE, max(1, int(SAMPLE_SHARE * free)))
 

@@ -43,7 +43,7 @@ class Standardiser:
     def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
         """Compute mean and scale of X [N, D] or [N] in float64, with frequency weights.
 
-        Raises ValueError without rows, for values that are infinite or above 1e150, and for invalid weights.
+        Raises ValueError without rows, for values that are not finite or exceed 1e150, and for bad weights.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -66,7 +66,7 @@ class Standardiser:
     ) -> Float[np.ndarray, " N *D"]:
         """Return (X − mean) / scale, computed in float64 and stored as `dtype`.
 
-        Raises ValueError for values that are not finite. The message has the column and the row plus `start`.
+        Raises ValueError for values that are not finite. `start` is added to the row number in the message.
         """
         X = np.asarray(X)
         if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
@@ -136,7 +136,7 @@ def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
 
 
 def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:
-    """Raise ValueError for a value that is infinite or NaN, with its row plus `start`."""
+    """Raise ValueError for infinite values or NaN; `start` is added to the row in the message."""
     if (bad := first_not_finite(X)) is not None:
         what = "NaN" if np.isnan(X[bad]) else "infinity (inf)"
         raise ValueError(f"Input X contains {what} at {_place(bad, start)} (rows and columns count from 1)")

@@ -45,7 +45,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def mean(self) -> PerRow:
-        """The mean of each row; the median if no mean exists within `limits`, with a warning."""
+        """The mean of each row, or the median with a warning if no mean exists within `limits`."""
         low, high = self.limits
         if self.tail_index <= 1:
             warn("these distributions have no mean: medians replace it", stacklevel=2)
@@ -69,7 +69,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def tail_index(self) -> float:
-        """The order below which all moments exist; ∞ if all exist, ν for a Student-t with ν df."""
+        """Moments of a lower order than `tail_index` exist; it is ∞ if all moments exist."""
         base = getattr(self, "base", None)
         return math.inf if base is None else base.tail_index
 
@@ -94,7 +94,7 @@ class AbstractDistribution(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) else leaf, self)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """Return the distribution of scale · y + shift; ValueError for counts and classes."""
+        """Return the distribution of scale · y + shift; ValueError for counts, classes, Warped."""
         raise ValueError(f"{type(self).__name__} cannot be rescaled to {scale} · y + {shift}")
 
     @abc.abstractmethod
@@ -172,7 +172,7 @@ class AbstractDistribution(eqx.Module):
         return m + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
     def _from(self, m: Points, breaks: Points) -> list[Points]:
-        """Return E(Y − m) and E(Y − m)² as integrals of 1 − F above m and of F below m."""
+        """Return E[Y − m] and E[(Y − m)²], integrals of 1 − F above m and of F below m."""
         tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
         parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
         found = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
@@ -279,7 +279,7 @@ class AbstractDistribution(eqx.Module):
         return values if found.ndim else values[:, 0]
 
     def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:
-        """Return the quantiles of (1 − level)/2 and (1 + level)/2, the ends of a central interval."""
+        """Return a central interval: the quantiles at (1 − level)/2 and (1 + level)/2."""
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, but is {level!r}")
         return self.quantile([(1 - level) / 2, (1 + level) / 2])

@@ -20,11 +20,11 @@ MIN_RATIO_OF_CURVE, MIN_RATIO_OF_TEMPERATURE = 9.2, 6.63
 MAX_COARSE = 0.1  # maximum share of rows with repeated, isolated targets
 NEAREST = 1e-12  # minimum distance of PIT values from 0 and 1
 Probabilities = Any  # arrays of one shape, in [0, 1]
-MAX_LOG_TEMPERATURE = 2.5  # bound; the likelihood has no optimum if every held-out row is correct
+MAX_LOG_TEMPERATURE = 2.5  # bound of |log T|, for held-out rows without a wrong class
 
 
 class PITRecalibration(eqx.Module):
-    """Recalibration of a distribution function F to R(F), where R is that of Beta(a, b).
+    """Recalibration of probabilities u to R(u), the distribution function of Beta(a, b).
 
     R has the density u^(a−1) (1 − u)^(b−1)/B(a, b). With a = b = 1, R changes nothing.
 
@@ -86,7 +86,7 @@ class PITRecalibration(eqx.Module):
 
     @property
     def tail_power(self) -> float:
-        """The smaller of a and b, the powers of the tails of R."""
+        """The smaller of a and b, the exponents of the tails of R."""
         return min(self.a, self.b)
 
     def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
@@ -112,8 +112,8 @@ class PITRecalibration(eqx.Module):
 class ConformalScores(eqx.Module):
     """Split conformal intervals from the PIT values of n held-out rows.
 
-    The score of a row is |u − ½|, with its PIT value u. An interval is from the quantile of ½ − r to the
-    quantile of ½ + r. The number r is the k-th smallest score, with k = ⌈(n + 1) level⌉. For exchangeable
+    The score of a row with the PIT value u is |u − ½|. An interval is from the quantile at ½ − r to the
+    quantile at ½ + r. The number r is the k-th smallest score, with k = ⌈(n + 1) level⌉. For exchangeable
     rows, the coverage is between level and level + 1/(n + 1), on average over rows.
 
     Parameters
@@ -130,7 +130,7 @@ class ConformalScores(eqx.Module):
         return cls(np.sort(np.abs(found.pit(_targets(found, y, 1), seed) - 0.5)))
 
     def reach(self, level: float) -> float:
-        """Return r, a number from 0 to ½; raises ValueError if `level` needs more rows."""
+        """Return the score r from 0 to ½ for a level; ValueError if the level needs more rows."""
         n, fewest = len(self.scores), math.ceil(level / (1 - level) - 1e-9)  # (n + 1) level ≤ n
         if n < fewest:
             raise ValueError(

@@ -11,15 +11,15 @@ from stochgp.distributions.base import AbstractDistribution, PerRow, Points, sol
 REACH, STEP = 4.2, 0.1  # end and step of the trapezoid rule in t for f = mode + s sinh t
 FAR = 9.0  # standard deviations of f that the trapezoid rule of the distribution function covers
 MIN_TAIL = 1e-13  # probability that a sum over counts may omit
-MIN_MASS = 1e-280  # for a smaller probability of a count, the density replaces it
+MIN_MASS = 1e-280  # the density replaces smaller probabilities of counts
 MAX_HALF = (
     256  # counts on either side of the median that are summed one by one; integrals replace the other terms
 )
 # `_tails_of_many` is for counts ≥ MANY whose rate has a standard deviation of at least SHARP times √count.
 MANY, SHARP = 50, 4.0
-FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # ends and step of its trapezoid rule
+FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # ends and step of the trapezoid rule in `_tails_of_many`
 MAX_LOG_RATE, MAX_COUNT = 300.0, 1e300
-MAX_RATE = 1e18  # maximum of NumPy's generator of Poisson counts
+MAX_RATE = 1e18  # maximum rate of NumPy's generator of Poisson counts
 CLOSEST = 1e-15  # relative tolerance of large counts
 
 
@@ -27,8 +27,8 @@ class Categorical(AbstractDistribution):
     """The distribution of a class c = 0, …, C − 1.
 
     `logpdf` of any other number is −inf. `mean`, `std`, `cdf`, `quantile` and `crps` treat the class index as
-    a number. With two classes, `mean` is the probability of class 1. With more classes, they are meaningful
-    only if the classes are ordered.
+    a number. With two classes, `mean` is the probability of class 1. With more classes, these values are
+    meaningful only if the classes are ordered.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class Counts(AbstractDistribution):
         return np.where(k >= 0, below, 0.0), np.where(k >= 0, above, 1.0)
 
     def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
-        """Return `_tails` at k = y − ½ > −1, also between whole k, where they are continuous."""
+        """Return the tails at k = y − ½ as continuous functions of k."""
         k = y - 0.5
         m, std = (np.broadcast_to(part[:, None], k.shape) for part in (self.center, np.sqrt(self.variance)))
         below, above = np.empty(k.shape), np.empty(k.shape)
@@ -301,7 +301,7 @@ class Counts(AbstractDistribution):
 
 
 def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
-    """Return P(Y ≤ k) and P(Y > k) for large k, as averages of Φ over log G, G ~ Gamma(k + 1)."""
+    """Return P(Y ≤ k) and P(Y > k) of a Poisson count for large k."""
     n = np.minimum(k[:, None], MAX_COUNT) + 1
     d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
     w = np.exp(-n * (np.expm1(d) - d))
@@ -311,7 +311,7 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
 
 def crps_of_counts(y: Points, k: Points, F: Points, smooth: AbstractDistribution) -> Points:
-    """Return Σ_k (F(k) − 1[k ≥ y])²; integrals of `smooth` replace the terms of other counts."""
+    """Return the CRPS of counts: a sum over counts k, and integrals of `smooth` outside them."""
     first, end = k[:, :1], k[:, -1:] + 1
     found = np.stack([np.sum((F - (k >= at[:, None])) ** 2, axis=1) for at in y.T], axis=1)
     outside = np.maximum(first - y, 0.0) + np.maximum(y - end, 0.0)

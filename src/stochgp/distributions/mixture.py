@@ -161,7 +161,7 @@ def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"
 
 
 class PointMass(AbstractDistribution):
-    """The distribution of a constant, which is part of a hurdle model (Cragg 1971).
+    """The distribution of a constant, for mixtures such as hurdle models (Cragg 1971).
 
     The density is 1/width within width/2 of the value, so that it can be compared with continuous densities.
     `cdf`, `quantile`, `crps` and draws ignore the width.
@@ -169,7 +169,7 @@ class PointMass(AbstractDistribution):
     Parameters
     ----------
     value, width : array [N]
-        The constant and the resolution of recorded targets, positive, in the units of Y.
+        The constant; the resolution of recorded targets, positive. Both are in the units of Y.
     """
 
     value: PerRow
@@ -225,8 +225,8 @@ def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
     """Return 1/λ_k and w_k such that Σ_k w_k N(0, σ²/λ_k) approximates a Student-t of scale σ.
 
-    They are a trapezoid rule in log λ for λ ~ Gamma(df/2, rate df/2). The density is accurate for errors up
-    to 10⁴ σ, or 10⁶ σ/df for df > 100. The variance is exact: Σ_k w_k/λ_k = df/(df − 2) for df > 2.
+    They are nodes and weights of a trapezoid rule in log λ. The density is accurate for errors up to
+    10⁴ σ, or 10⁶ σ/df for df > 100. For df > 2, the variance Σ_k w_k/λ_k is df/(df − 2).
     """
     half, more = df / 2, (df + 1) / 2
     error = FARTHEST * min(1.0, GAUSSIAN_DF / df)

@@ -57,7 +57,7 @@ class Normal(AbstractDistribution):
 
 
 class Student(AbstractDistribution):
-    """Student's t distribution of Y = center + spread · T, where T is standard.
+    """Student's t distribution of center + spread · T, with a standard Student-t T.
 
     Parameters
     ----------

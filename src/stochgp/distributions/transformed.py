@@ -57,7 +57,7 @@ class Warped(AbstractDistribution):
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _possible(self, y: Points) -> tuple[np.ndarray, Points]:
-        """Return whether T is defined at y, and y with a valid number in other places."""
+        """Return a mask of y in the domain of T, and y with valid numbers elsewhere."""
         lower = self.transform.lower
         return y > lower, np.where(y > lower, y, lower + 1.0 if math.isfinite(lower) else 0.0)
 

@@ -30,9 +30,9 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    The values of f at N rows are [N, L]. Targets are floats, also for class indices. Callers multiply the log
-    density of each row by its weight. Input-dependent noise uses the inputs X [N, D]. All floating-point
-    arrays are trained unless they are frozen.
+    The values of f at N rows have the shape [N, L]. Targets are floats, also for class indices. Callers
+    multiply the log density of each row by its weight. Input-dependent noise uses the inputs X [N, D].
+    All floating-point arrays are trained unless they are frozen.
     """
 
     is_of_counts: ClassVar[bool] = False  # if True, targets are not standardised, and f is their log mean

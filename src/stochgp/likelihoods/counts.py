@@ -25,7 +25,7 @@ class Poisson(AbstractLikelihood):
         return y * f[:, 0] - safe_exp(f[:, 0]) - gammaln(y + 1)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """Return y m − e^(m + v/2) − log y!."""
+        """Return y m − e^(m + v/2) − log y!, for f ~ N(m, v)."""
         return y * mean[:, 0] - safe_exp(mean[:, 0] + variance[:, 0] / 2) - gammaln(y + 1)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:

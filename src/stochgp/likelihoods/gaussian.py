@@ -35,11 +35,11 @@ class Gaussian(AbstractLikelihood):
         return self._normal(y, jnp.square(y - f[:, 0]), X)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """Return −½ log 2πσ² − ((y − m)² + v)/(2σ²)."""
+        """Return −½ log 2πσ² − ((y − m)² + v)/(2σ²), for f ~ N(m, v)."""
         return self._normal(y, jnp.square(y - mean[:, 0]) + variance[:, 0], X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Normal:
-        """Return N(m, v + σ²)."""
+        """Return the normal distribution N(m, v + σ²) of y, for f ~ N(m, v)."""
         return Normal(mean[:, 0], np.sqrt(variance[:, 0] + noise_of_rows(self.noise, X)))
 
     def _normal(self, y: Array, squares: Array, X: Rows) -> Array:
@@ -48,7 +48,7 @@ class Gaussian(AbstractLikelihood):
 
 
 def degrees_of_freedom(value: Any) -> AbstractParameter:
-    """Convert a number to a parameter: above 2 if the number is above 2, else above 0."""
+    """Convert degrees of freedom to a parameter with the lower bound 2, or 0 for values ≤ 2."""
     if isinstance(value, AbstractParameter):
         return value
     return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
@@ -76,7 +76,7 @@ class StudentT(AbstractLikelihood):
         return -betaln(nu / 2, 0.5) - 0.5 * jnp.log(nu * s2) - tail  # Γ(½)² = π
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Mixture:
-        """Return f + σ ε for f ~ N(m, v), with `std` = inf for ν ≤ 2; warn for ν ≤ 1."""
+        """Return the distribution of f + σ ε for f ~ N(m, v); warn if ν ≤ 1."""
         nu = float(self.df)
         if nu <= 1:
             what = f"a Student-t with {nu:.3g} degrees of freedom"

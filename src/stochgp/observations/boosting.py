@@ -46,7 +46,7 @@ class Boosting:
         weight: Float[np.ndarray, " N"] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Trees | None:
-        """Fit trees to X, as many as minimise `loss` on the rows `others`; None if no tree does.
+        """Fit trees to X, as many as minimise `loss` on the rows `others`; None if no tree helps.
 
         `slopes` returns g and h of the rows X, multiplied by their weights. Quantiles of inputs use `weight`.
         Boosting continues while `goes_on()` is true.
@@ -172,6 +172,6 @@ def edges_of(
 
 
 def binned(X: Float[np.ndarray, "N D"], edges: list[Float[np.ndarray, " _"]]) -> Bins:
-    """Return the bin of each value, the number of its input's thresholds that are below it."""
+    """Return the bin of each value: the number of thresholds that are below the value."""
     columns = [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, X.T, strict=True)]
     return np.stack(columns).astype(np.int16).T

@@ -176,7 +176,7 @@ def student_dispersion(
 
 
 def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squares]:
-    """Return the derivative of −log p by η and its expected second derivative, for each row.
+    """Return first and expected second derivatives of −log p with respect to η, per row.
 
     With ζ = z² e^(−η)/κ, these are ½(1 − (ν + 1)ζ/(ν + ζ)) and ν/(2(ν + 3)) for a Student-t.
     For a Gaussian, these are ½(1 − ζ) and ½.

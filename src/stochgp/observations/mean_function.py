@@ -37,8 +37,8 @@ class AbstractMeanFunction(eqx.Module):
     Parameters
     ----------
     noise_factor, residual, width : float
-        Ratio of the noise variance of new rows to the learned noise variance; variance of left-out errors for
-        which `width` is 1, or 0 if `width` is always 1; factor of `deviations`.
+        `noise_factor` is the noise variance of new rows, divided by the learned one. `residual` is the
+        variance of left-out errors for which `width` is 1 (0 = any). `width` is a factor of `deviations`.
     """
 
     __getattribute__ = object.__getattribute__  # bypasses Equinox, which wraps methods in pytrees
@@ -92,8 +92,8 @@ class LinearMean(AbstractMeanFunction):
     def fit(cls, rows: Data) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
         """Fit m by ridge regression, and return it with its leave-one-out values at the rows.
 
-        Leave-one-out errors choose the penalty λ. The covariance of the slopes averages over λ, with the
-        priors N(0, σ²/λ) of the slopes and half-Cauchy of 1/√λ.
+        The penalty λ minimises the leave-one-out error. The covariance of the slopes averages over λ, with
+        the priors N(0, σ²/λ) of the slopes and half-Cauchy of 1/√λ.
         """
         some = random_rows(len(rows), MAX_ROWS)
         every, rows = rows, rows.take(some)

@@ -191,7 +191,7 @@ class Observation:
     def with_inflation(
         self, covariance: Float[np.ndarray, "N N"], X: MemorySource
     ) -> Float[np.ndarray, "N N"]:
-        """Return the covariance of f scaled by c √(s(x) s(x')), plus that of the errors of m."""
+        """Return the scaled covariance of f plus that of the errors of m, in units of z²."""
         if self.inflation is not None and self.inflation.is_scaling:
             root = np.sqrt(np.broadcast_to(self.variance_factor(X), X.size))
             covariance = root[:, None] * np.asarray(covariance) * root
@@ -254,12 +254,12 @@ class Observation:
         return self.likelihood.predictive(mean, variance, X.inputs("float64"))
 
     def _inflated(self, variance: PerRow, X: MemorySource) -> PerRow:
-        """Return c s(x) var f(x) + var m(x), in squared units of z."""
+        """Return the scaled variance of f plus the variance of m(x), in units of z²."""
         m, variance = self.mean_function, variance * self.variance_factor(X)
         return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
     def variance_factor(self, X: MemorySource) -> PerRow | float:
-        """Return c s(x), the factor of the variances of f and of the noise at each row."""
+        """Return the factor of the variances of f and of the noise at each row."""
         dispersion = self.inflation
         if dispersion is None or dispersion.trees is None:
             return 1.0 if dispersion is None else dispersion.variance
@@ -268,7 +268,7 @@ class Observation:
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: MemorySource, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Draw T(y) given values of the first latent function; draw the other functions, too."""
+        """Draw T(y) given values of the first latent function; the others are random."""
         m, v = mean, variance
         with jax.enable_x64(True):
             others, own = jax.random.split(key)

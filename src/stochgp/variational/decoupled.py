@@ -151,7 +151,7 @@ class DecoupledProcess(eqx.Module):
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return the difference between samples of q and `prior` samples (Wilson et al. 2020)."""
+        """Return the functions to add to `prior` samples for samples of q (Wilson et al. 2020)."""
         beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, (self.L.shape[0], n_samples), jnp.float32).astype(self.L.dtype)
@@ -201,7 +201,7 @@ class DecoupledMean(InducingProcess):
         return (across @ np.asarray(self.mean_weights))[:, None], super().moments_on_host(X)[1]
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return k(x, G)a + k(x, Z)(w − L⁻ᵀm), with the weights w of the correction from Z."""
+        """Return the functions to add to `prior` samples, with the mean k(x, G)a."""
         kernel, points, weights = super().correction(prior, n_samples, key=key).args
         own = matmul(self.inverse.T, self.gaussian_mean[0])
         more = jnp.repeat(self.mean_weights[:, None], n_samples, axis=1)

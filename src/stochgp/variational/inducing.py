@@ -139,7 +139,7 @@ class InducingPoints(eqx.Module):
         return InducingProcess(value_of(kernel), value_of(self.points), Kzz, inverse, epsilon + more, *q)
 
     def process_on_host(self, kernel: Any) -> "InducingProcess":
-        """Return q(f) in float64, with NumPy if possible; NaN if k(Z, Z) has no Cholesky factor."""
+        """Return q(f) in float64, with NumPy if possible; NaN if k(Z, Z) cannot be factorised."""
         kernel, Z = value_of(kernel), np.asarray(value_of(self.points))
         K = dense.block(kernel, Z, Z)
         epsilon = self.jitter * np.mean(np.diagonal(K))
@@ -241,7 +241,7 @@ class InducingProcess(eqx.Module):
         return _divergence(self.gaussian_mean, self.gaussian_root)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return the difference between samples of q and `prior` samples (Wilson et al. 2020)."""
+        """Return the functions to add to `prior` samples for samples of q (Wilson et al. 2020)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
