@@ -215,7 +215,7 @@ def with_targets(
             if pa.types.is_floating(values.type):
                 bad |= ~(np.abs(values.to_numpy()) <= LARGEST)
         if bad.any() and missing == "refuse":
-            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), first at data row {np.argmax(bad) + 1}"
+            what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {np.argmax(bad) + 1}"
             with block.placing():
                 raise TableError(f'{what}; missing="auto" (--set missing=auto) ignores such rows')
         if dropped is not None:

@@ -106,7 +106,7 @@ def _known(y: np.ndarray, weight: np.ndarray | None, estimator: Any, context: Fi
     if estimator.missing != "keep" and getattr(estimator, "_checks_targets", False):
         codes, said = checked_targets(y, weight, estimator.missing == "refuse")
     if said:
-        warn(f"{said}; the fit uses these targets, but they may be errors", DataWarning, stacklevel=FIT)
+        warn(f"{said}; the model uses these targets, but they may be errors", DataWarning, stacklevel=FIT)
         context.record("target_outliers", "learned from", said)
     drop = np.isnan(y) | codes
     if drop.all():

@@ -59,7 +59,7 @@ def groups_in_time(
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
     why = f"rows are sorted by {what}: errors of successive rows have a correlation of {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
-        why = f"set by the user; rows are sorted by {what}"
+        why = f"time_order='forecast' is set, and rows are sorted by {what}"
     elif not depends(found):
         later = drift(X, y, position) if X is not None and either else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:

@@ -119,7 +119,7 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     if np.average(squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: predictions of more than a tenth of the left-out rows are exact"
     elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
-        why = "these are rounding errors: half are below 0.01 standard deviations, and none is above 1"
+        why = "left-out errors are rounding errors: half are below 0.01 standard deviations, all below 1"
     if why:
         return Preference(None, {}, why)
     part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
