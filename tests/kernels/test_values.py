@@ -129,7 +129,7 @@ def test_impossible_kernels_and_rows_are_refused():
         kernels.RBF(variance=[1.0, 2.0])
     with pytest.raises(ValueError, match="excluded"):
         kernels.RBF(lengthscale=-1.0)
-    with pytest.raises(TypeError, match="a kernel was wanted"):
+    with pytest.raises(TypeError, match="expected a kernel"):
         kernels.Sum(kernels.RBF(), 1.0)
 
 

@@ -41,23 +41,23 @@ def resolve(
     variance: float = 1.0,
     dtype: DTypeLike = np.float32,
 ) -> Any:
-    """Return the named kernel with starting values for standardised inputs, or a given kernel.
+    """Return the named kernel with starting values for standardised rows, or `kernel` itself.
 
-    Starting values are `variance` and lengthscale √D, the typical distance between two rows divided by √2.
-    Raises ValueError for an unknown name and TypeError for another type.
+    Lengthscales start at √D. Raises ValueError for an unknown name, and TypeError for another type.
 
     Parameters
     ----------
     kernel, n_inputs : str or kernel, int
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "periodic", "linear", "tanimoto", or a name of `stochgp.register`; D.
+        A kernel or a name, and the number D of inputs. Names are "rbf", "matern12", "matern32", "matern52",
+        "rational-quadratic", "periodic", "linear", "tanimoto" and those added with `stochgp.register`.
     ard, variance, dtype : bool, float, dtype
-        True: one lengthscale for each input; the starting value of the variance; the dtype of starting values.
+        Set `ard` for one lengthscale per input. `variance` is the starting variance, in this dtype.
     """
     if isinstance(value_of(kernel), AbstractKernel):
-        return kernel  # also a frozen one
+        return kernel  # a kernel or a frozen kernel
     if not isinstance(kernel, str):
         names = ", ".join(map(repr, NAMED))
-        raise TypeError(f"a kernel is wanted, or one of the names {names}, but got {kernel!r}")
+        raise TypeError(f"kernel must be a kernel or one of the names {names}, but is {kernel!r}")
     kind = lookup(kernel, NAMED, "kernel")
     start = {"lengthscale": np.full((n_inputs,) if ard else (), n_inputs**0.5), "variance": variance}
     taken = inspect.signature(kind).parameters

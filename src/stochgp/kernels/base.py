@@ -1,4 +1,4 @@
-"""The base class of kernels, sums and products, their common fields, and distances of rows."""
+"""The base class of kernels, sums and products, and distances between rows."""
 
 import abc
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, va
 class AbstractKernel(eqx.Module):
     """A symmetric, positive semi-definite function k(x, z) of two rows of D inputs.
 
-    A kernel defines a block of pairs, k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij for any one point c, and maybe a faster diagonal. Values have the dtype
-    of the rows, to which parameters are cast. A number or an array given as a parameter becomes a trainable `Positive` parameter. `kernel + kernel`
-    and `kernel * kernel` are kernels.
+    A subclass defines k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij for any point c. Values have the
+    dtype of the rows. A number or an array passed as a parameter becomes a trainable `Positive` parameter.
+    `kernel + kernel` and `kernel * kernel` are kernels.
     """
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
@@ -27,38 +27,38 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        """Return a pytree with the rows' data for `between`, one entry per row in each leaf.
+        """Return a pytree of data for `between`; each leaf has one entry per row.
 
-        Shift-invariant kernels subtract `centre`, a point near the rows, because float32 represents small numbers more accurately.
+        Shift-invariant kernels subtract `centre`, a point near the rows, to reduce rounding errors.
         """
 
     @abc.abstractmethod
     def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
-        """Return k(X_i, Z_j) for all pairs of rows, prepared with the same centre and parameters."""
+        """Return k(X_i, Z_j) for all pairs of rows that were prepared with the same centre."""
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """Return k(X_i, X_i) for each row."""
         return jax.vmap(lambda x: self(x, x))(X)
 
     def times(self, factor: float) -> "AbstractKernel":
-        """Return factor · k, with another `variance`. Raises ValueError if the kernel has none."""
+        """Return the kernel times `factor`. Raises ValueError if the kernel has no `variance`."""
         variance = getattr(self, "variance", None)
         if variance is None:
-            raise ValueError(f"{type(self).__name__} has no variance that could be multiplied by {factor:g}")
+            raise ValueError(f"{type(self).__name__} has no variance to multiply by {factor:g}")
         return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return for each term points whose nearest pairs have the highest correlation."""
+        """Return points for each term of the kernel; nearer points are more correlated."""
         return (X,)
 
     @property
     def has_places(self) -> bool:
-        """True if `places` finds the most correlated rows; otherwise all pairs are compared."""
+        """True if distances between the points of `places` rank rows by correlation."""
         return True
 
     @property
     def radial(self) -> Any:
-        """The stationary kernel that `between` evaluates on prepared `Points`, or None."""
+        """The stationary kernel that `between` applies to prepared `Points`, or None."""
         return None
 
     @final
@@ -76,26 +76,26 @@ class AbstractKernel(eqx.Module):
 
 
 def centre_of(X: Float[Array, "N D"]) -> Float[Array, " D"]:
-    """Return their mean, as a constant."""
+    """Return the mean of the rows, without a gradient."""
     return jax.lax.stop_gradient(jnp.mean(X, axis=0))
 
 
 def as_kernel(kernel: Any) -> AbstractKernel | Frozen:
     """Return a kernel or frozen kernel unchanged. Raises TypeError for anything else."""
     if not isinstance(value_of(kernel), AbstractKernel):
-        raise TypeError(f"a kernel was wanted here, but got {kernel!r}")
+        raise TypeError(f"expected a kernel, but got {kernel!r}")
     return kernel
 
 
 class AbstractPair(AbstractKernel):
-    """A kernel of two kernels, which are functions of the same rows. Either may be `frozen`."""
+    """A kernel that combines two kernels of the same rows. Either may be `frozen`."""
 
     left: Any = eqx.field(converter=as_kernel)
     right: Any = eqx.field(converter=as_kernel)
 
     @abc.abstractmethod
     def combine(self, left: Array, right: Array) -> Array:
-        """Combine the values of both kernels."""
+        """Return the combined values of both kernels."""
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
         return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
@@ -105,22 +105,22 @@ class AbstractPair(AbstractKernel):
         return self.combine(left, value_of(self.right).between(rows[1], columns[1]))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return the places of both kernels."""
+        """Return the points of both kernels."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
 
     @property
     def has_places(self) -> bool:
-        """True if both kernels have places."""
+        """True if `has_places` is True for both kernels."""
         return value_of(self.left).has_places and value_of(self.right).has_places
 
 
 class Sum(AbstractPair):
-    """k = left + right: the sum of two independent functions. Either may be `frozen`.
+    """The kernel k = left + right of a sum of two independent functions.
 
     Parameters
     ----------
     left, right : kernel
-        The terms, functions of the same rows; `times` multiplies both.
+        Two kernels of the same rows; either may be `frozen`. `times` multiplies both.
     """
 
     def combine(self, left: Array, right: Array) -> Array:
@@ -132,12 +132,12 @@ class Sum(AbstractPair):
 
 
 class Product(AbstractPair):
-    """k = left · right, pair by pair. Either may be `frozen`.
+    """The kernel k(x, z) = left(x, z) · right(x, z).
 
     Parameters
     ----------
     left, right : kernel
-        The factors, functions of the same rows; `times` multiplies the left one.
+        Two kernels of the same rows; either may be `frozen`. `times` multiplies `left`.
     """
 
     def combine(self, left: Array, right: Array) -> Array:
@@ -152,64 +152,64 @@ ActiveDims = tuple[int, ...] | None
 
 
 def as_amplitude(variance: Any) -> AbstractParameter:
-    """Return one positive number as a parameter. Raises ValueError for an array."""
+    """Return a positive number as a parameter. Raises ValueError for an array."""
     parameter = as_positive(variance)
     if parameter.shape != ():
-        raise ValueError(f"a variance or an exponent is one number, but got shape {parameter.shape}")
+        raise ValueError(f"a variance or exponent must be one number, but has shape {parameter.shape}")
     return parameter
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """Return the kernel's columns as a tuple; None = all. ValueError if negative, repeated or none."""
+    """Return a tuple of columns. Raises ValueError if it is empty, negative or repeated."""
     if dims is None:
         return None
     columns = tuple(int(dim) for dim in dims)
     if len(columns) == 0 or min(columns) < 0 or len(set(columns)) < len(columns):
-        wanted = "different column numbers from 0 up, at least one"
-        raise ValueError(f"active_dims must be {wanted}, but got {columns}")
+        wanted = "one or more distinct column numbers, counted from 0"
+        raise ValueError(f"active_dims must be {wanted}, but is {columns}")
     return columns
 
 
 def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
-    """Return the active columns. Raises ValueError if rows are not floating or lack a column."""
+    """Return the active columns. Raises ValueError for integer rows or too few columns."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"a kernel takes rows of floating numbers, but got dtype {x.dtype}")
+        raise ValueError(f"a kernel needs rows of a floating-point dtype, but got {x.dtype}")
     if dims is None:
         return x
     if max(dims) >= (D := x.shape[-1]):
-        raise ValueError(f"active_dims {dims} need at least {max(dims) + 1} inputs, but the rows have {D}")
+        raise ValueError(f"active_dims {dims} needs at least {max(dims) + 1} inputs, but the rows have {D}")
     return x[..., jnp.asarray(dims, dtype=jnp.int32)]
 
 
 def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
-    """Return a parameter's value, one number or one per active input, broadcast to x, or ValueError."""
+    """Return a parameter broadcast to x. Raises ValueError unless it has 1 or A numbers."""
     value = value_of(parameter, x.dtype)
     if value.shape not in ((), (1,), x.shape[-1:]):
-        seen = f"the kernel sees rows of {x.shape[-1]} inputs"
+        seen = f"the kernel uses {x.shape[-1]} inputs"
         raise ValueError(f"the {name} has shape {value.shape}, but {seen}")
     return jnp.broadcast_to(value, x.shape)
 
 
 class Points(NamedTuple):
-    """Rows prepared for blocks of distances: separate coordinates, others, and their norms."""
+    """Rows prepared for distances, with some coordinates kept apart for accuracy."""
 
     coordinates: Float[Array, "N A"]
-    norms: Float[Array, " N"]  # ‖x‖² of the coordinates
-    apart: tuple[Float[Array, " N"], ...]  # differences taken coordinate by coordinate; contiguous columns
+    norms: Float[Array, " N"]  # squared norms of `coordinates`
+    apart: tuple[Float[Array, " N"], ...]  # coordinates whose differences are squared directly
 
 
 def points(coordinates: Float[Array, "N A"], n_apart: int = 0) -> Points:
-    """Prepare rows with `n_apart` separate coordinates. Centred rows are more accurate."""
+    """Prepare rows, with the first `n_apart` coordinates apart. Rows should be centred."""
     apart = tuple(coordinates[:, q] for q in range(min(n_apart, coordinates.shape[1])))
     rest = coordinates[:, n_apart:]
     return Points(rest, jnp.sum(jnp.square(rest), axis=1), apart)
 
 
 def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
-    """Return ‖X_i − Z_j‖² by a matrix product, but the separate coordinates q directly.
+    """Return ‖X_i − Z_j‖², with a matrix product for all coordinates that are not apart.
 
-    It is Σ_q (x_iq − z_jq)² + ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j. The last three terms cancel for close rows, to an error of eps (‖X_i‖² + ‖Z_j‖²).
-    Results below 4 of these are set to zero, so that repeated rows have distance 0 and k(x, x) the exact variance. Derivatives follow the formula.
+    The product form ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j has rounding errors of about eps (‖X_i‖² + ‖Z_j‖²). Values of
+    at most 4 times this error are set to 0, so that equal rows have distance 0. Derivatives do not change.
     """
     squares = jnp.zeros((X.norms.shape[0], Z.norms.shape[0]), X.norms.dtype)
     if X.coordinates.shape[1] > 0:
@@ -222,6 +222,6 @@ def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
 
 
 def above(squares: Array, norms: Array) -> Array:
-    """Return the squares, 0 if within the rounding error 4 eps norms; the derivative is 1."""
+    """Return the squares, or 0 if at most 4 eps · norms. The derivative is always 1."""
     within = squares <= 4 * float(jnp.finfo(squares.dtype).eps) * norms
     return squares - jax.lax.stop_gradient(jnp.where(within, squares, jnp.zeros_like(squares)))

@@ -1,7 +1,7 @@
-"""Blocks of K, and derivatives of sums over them, in host memory.
+"""Blocks of K, and gradients of sums over K, in host memory.
 
-NumPy evaluates RBF and Matérn kernels, their sums, and these behind a frozen linear map, without compiling. Other kernels use JAX programs for
-tiles of 256 × 256 rows, so that sets of any size share them.
+NumPy evaluates RBF and Matérn kernels, their sums, and such kernels of linearly mapped inputs. Other kernels
+use compiled JAX programs for tiles of 256 × 256 rows.
 """
 
 import functools
@@ -27,7 +27,7 @@ from stochgp.parameters import Frozen, partition, slope_of, value_of
 
 TILE = 256  # rows of a JAX tile: intermediate values stay in a core's cache
 ROWS = 128  # rows of a NumPy panel
-UNIT = 4.0  # distances within this many roundings of the norms are 0, as in `base.squared_distances`
+UNIT = 4.0  # squared distances of at most UNIT · eps · norms are 0, as in `base.squared_distances`
 
 Kernel = AbstractKernel | Frozen
 Matrix = Float[np.ndarray, "N D"]
@@ -38,22 +38,22 @@ Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # a funct
 
 
 class Term(NamedTuple):
-    """A term variance · f(‖(x − z) W/ℓ‖²), f of an RBF or Matérn kernel; W None = identity."""
+    """A kernel variance · f(‖(x − z) W/ℓ‖²) with the function f of an RBF or Matérn kernel."""
 
     profile: Profile
-    W: Float[np.ndarray, "D A"] | None
-    columns: list[int] | slice  # of xW
+    W: Float[np.ndarray, "D A"] | None  # None = identity
+    columns: list[int] | slice  # of xW that the kernel uses
     lengthscale: Float[np.ndarray, "*A"]
     variance: float
-    slopes: tuple[Slopes, Slopes]  # ∂ log ℓ, ∂ log variance by unconstrained parameters; None for fixed ones
+    slopes: tuple[Slopes, Slopes]  # of log ℓ and log variance in the trainable parameters; None = fixed
 
     def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
-        """Return the rows in units of the lengthscales."""
+        """Return the rows divided by the lengthscales."""
         X = X if self.W is None else X @ self.W.astype(X.dtype)
         return X[..., self.columns] / self.lengthscale.astype(X.dtype)
 
     def packed(self, by_length: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
-        """Return derivatives by trainable parameters, given those by log ℓ and log variance."""
+        """Convert derivatives for log ℓ and log variance to the trainable parameters."""
         length, variance = self.slopes
         if length is not None and length.size == 1:
             by_length = by_length.sum(axis=-1, keepdims=True)
@@ -116,12 +116,12 @@ def _matern52(s: np.ndarray, slope: bool) -> tuple[np.ndarray, np.ndarray]:
     return s, a * (-5 / 6) if slope else s
 
 
-# f and f' of s, in its dtype and memory; f' is valid only with `slope`. At distance 0 the kink of Matérn 1/2 has the slope 0.
+# Each function overwrites s and returns f(s) and f'(s); f' is valid only if `slope`. Matérn-1/2: f'(0) = 0.
 PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _matern52}
 
 
 def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
-    """Return ‖z_i − z_j‖² of rows near the origin; 0 on the diagonal."""
+    """Return ‖z_i − z_j‖² for all pairs of rows near the origin, with a diagonal of 0."""
     norms = np.einsum("...ij,...ij->...i", Z, Z)
     s = stacked_product(Z, np.swapaxes(Z, -1, -2))
     s *= -2
@@ -136,7 +136,7 @@ def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
 def block(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], centre: Any = None
 ) -> Float[np.ndarray, "N M"]:
-    """Return k(X, Z) in the dtype of X, with distances relative to `centre`, None = Z's mean."""
+    """Return k(X, Z) in the dtype of X. `centre` is subtracted first; None = the mean of Z."""
     centre = np.mean(Z, axis=0, dtype=np.float64).astype(X.dtype) if centre is None else np.asarray(centre)
     K = np.empty((len(X), len(Z)), X.dtype)
     if (terms := terms_of(kernel)) is None:
@@ -153,7 +153,7 @@ def _fill(
     K: np.ndarray, terms: list[Term], X: np.ndarray, Z: np.ndarray, centre: np.ndarray,
     above: bool = False, least: float = 0.0,
 ) -> None:  # fmt: skip
-    """Write k(X, Z) into K, with 0 below `least`; `above`: only panels right of the diagonal."""
+    """Write k(X, Z) into K, and 0 for values below `least`; `above` = upper triangle only."""
     for number, term in enumerate(terms):
 
         def write(strip: Strip, number: int = number, term: Term = term) -> None:
@@ -172,7 +172,7 @@ def _fill(
 def times(
     kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], v: Float[np.ndarray, "*MC"], dtype: DTypeLike
 ) -> Float[np.ndarray, "*NC"]:
-    """Return k(X, Z) v, summed in float64 over entries in `dtype`, one panel per thread."""
+    """Return k(X, Z) v. Entries of k(X, Z) have `dtype`, and sums are in float64."""
     v, terms = np.asarray(v, np.float64), terms_of(kernel)
     if terms is None:
         parts = [block(kernel, X[i : i + TILE], Z).astype(np.float64) @ v for i in range(0, len(X), TILE)]
@@ -181,7 +181,7 @@ def times(
     for term in terms:
         U, V = (term.scaled(np.asarray(rows, np.float64) - centre) for rows in (X, Z))
         u, w = np.einsum("ij,ij->i", U, U)[:, None], np.einsum("ij,ij->i", V, V)[:, None]
-        left = np.hstack([-2 * U, u, np.ones_like(u)])  # left · right is ‖u − w‖²
+        left = np.hstack([-2 * U, u, np.ones_like(u)])  # left @ right.T is the squared distance
         right = np.hstack([V, np.ones_like(w), w])
         width = _width(min(ROWS, len(X)), right)
 
@@ -197,9 +197,9 @@ def times(
 
 
 def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N"]:
-    """Return k(X, X) on and right of its diagonal, in `dtype`.
+    """Return the upper triangle of k(X, X), in `dtype`.
 
-    The entries left of the panels on the diagonal are not filled. In float32, negligible entries are 0.
+    Entries below the diagonal may be undefined. In float32, negligible entries are 0.
     """
     N, centre, dtype = len(X), np.mean(X, axis=0), np.dtype(dtype)
     K, least = np.empty((N, N), dtype), 0.0
@@ -219,9 +219,9 @@ def upper(kernel: Kernel, X: Matrix, dtype: DTypeLike) -> Float[np.ndarray, "N N
 
 
 def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
-    """Return the gradient of Σ_ij G_ij k(x_i, x_j) by the trainable parts of `kernel`.
+    """Return the gradient of Σ_ij G_ij k(x_i, x_j) for the trainable parts of `kernel`.
 
-    G is symmetric; the entries left of its diagonal are not read. Sums over rows are in float64.
+    G is symmetric, and only its upper triangle is read. Sums over rows are in float64.
     """
     theta, rest = partition(kernel)
     centre = np.mean(X, axis=0)
@@ -248,7 +248,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
         for i, j, s in strip():
             f, slope = term.profile(s, True)
             g = 2 * G[i, j]
-            if j.start < i.stop:  # on the diagonal: half of the diagonal, and nothing left of it
+            if j.start < i.stop:  # weights 1 above the diagonal, ½ on it, 0 below
                 rows, columns = np.arange(i.start, i.stop)[:, None], np.arange(j.start, j.stop)[None, :]
                 g = np.where(rows < columns, g, np.where(rows == columns, 0.5 * g, 0))
             slope = slope * g
@@ -266,7 +266,7 @@ def _gradient(term: Term, X: Matrix, G: Float[np.ndarray, "N N"], centre: np.nda
 def slopes_of_term(
     term: Term, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
 ) -> Float[np.ndarray, "N A"]:
-    """Return ∂/∂z Σ_j α_j k(z, z_j) at each row of X, z in lengthscales; 0 at kinks."""
+    """Return the gradient of Σ_j α_j k(x, z_j) at each row x of X, for scaled inputs."""
     centre = np.mean(Z, axis=0)
     U, V = term.scaled(X - centre), term.scaled(Z - centre)
     found = np.zeros(U.shape, X.dtype)
@@ -280,9 +280,9 @@ def slopes_of_term(
 def _strips(
     term: Term, X: np.ndarray, Z: np.ndarray, centre: np.ndarray, dtype: DTypeLike, above: bool = False
 ) -> list[Strip]:
-    """Return a function for each strip of rows that yields its panels.
+    """Return a function for each strip of rows, which yields the panels of the strip.
 
-    A panel is (rows, columns, squared scaled distances in `dtype`, computed in float64). `above`: only panels that reach right of the diagonal.
+    A panel holds slices of rows and columns, and the squared scaled distances in `dtype`.
     """
     U = term.scaled(np.asarray(X, np.float64) - centre)
     V = U if Z is X else term.scaled(np.asarray(Z, np.float64) - centre)
@@ -308,7 +308,7 @@ def _width(n_rows: int, V: np.ndarray) -> int:
 
 
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
-    """Return k(x, x) of each row, in float64."""
+    """Return k(x, x) for each row x, in float64."""
     if (terms := terms_of(kernel)) is not None:
         return np.full(len(X), sum(term.variance for term in terms))
     parts = [np.asarray(_diagonal(kernel, x), np.float64) for _, x in _tiles(X)]
@@ -316,7 +316,7 @@ def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:
 
 
 def _tiles(X: Matrix) -> Any:
-    """Yield each tile's first row, and its rows padded to TILE with the last one."""
+    """Yield the first row number of each tile, and its rows padded to TILE rows."""
     for start in range(0, len(X), TILE):
         yield start, filled_up(X[start : start + TILE], TILE)
 

@@ -20,21 +20,21 @@ from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 
 class Periodic(AbstractKernel):
-    """k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²)  (MacKay 1998).
+    """The kernel k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²).
 
-    It is the RBF kernel between points on circles, u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, because ‖u(x) −
-    u(z)‖² is 4 sin²(·)/ℓ².
+    Source: MacKay (1998). It is the RBF kernel of points u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ on circles,
+    because ‖u(x) − u(z)‖² = 4 sin²(π (x − z)/p) / ℓ².
 
     Parameters
     ----------
     lengthscale : number, array [A] or parameter
-        ℓ, one for all active inputs or one for each, without unit.
+        The dimensionless lengthscale ℓ: one number for all active inputs, or one per input.
     variance : number or parameter
-        k(x, x), a variance.
+        The variance k(x, x).
     period : number, array [A] or parameter
-        p, one for all active inputs or one for each, in the units of the inputs.
+        The period p in the units of the inputs: one number for all active inputs, or one per input.
     active_dims : iterable of int or None
-        The columns that the kernel uses, A of them; None = all.
+        The A columns that the kernel uses; None = all columns.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -43,7 +43,7 @@ class Periodic(AbstractKernel):
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
-        """Return u(x)."""
+        """Return the points u(x) on circles."""
         x = select(x, self.active_dims)
         lengthscale = per_input("lengthscale", self.lengthscale, x)
         angle = 2 * jnp.pi * (x / per_input("period", self.period, x))
@@ -57,5 +57,5 @@ class Periodic(AbstractKernel):
         return variance * jnp.exp(-squared_distances(rows, columns) / 2)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return u(x): k falls with the distance on the circles."""
+        """Return u(x), because k decreases with the distance between these points."""
         return (self.circles(X),)

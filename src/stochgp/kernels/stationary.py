@@ -1,8 +1,6 @@
-"""Stationary kernels: k(x, z) = variance · f(s), s = Σ_d (x_d − z_d)² / ℓ_d², f(0) = 1.
+"""Stationary kernels k(x, z) = variance · f(s) with s = Σ_d (x_d − z_d)² / ℓ_d².
 
-`lengthscale` is one number or one per input (ARD), in the units of the inputs; `variance` is the amplitude, a
-variance. Each accepts numbers, arrays or parameters: `RBF(lengthscale=bounded(1.0, 0.1, 10.0),
-variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006), equations 4.14 to 4.17.
+The Matérn family follows Rasmussen and Williams (2006), equations 4.14 to 4.17.
 """
 
 import abc
@@ -30,20 +28,23 @@ from stochgp.kernels.base import (
 from stochgp.numerics import seeds
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
-APART = 2  # coordinates with directly summed distances
+APART = 2  # coordinates of the shortest lengthscales, whose differences are squared directly
 
 
 class AbstractStationary(AbstractKernel):
-    """A kernel variance · f(s). A subclass defines f as a mixture of Gaussians of many widths.
+    """The base class of stationary kernels k = variance · f(s) with f(0) = 1.
+
+    A subclass defines f in `profile` and the distribution of frequencies in `frequency_scales`. Fields accept
+    numbers, arrays and parameters, such as `lengthscale=bounded(1.0, 0.1, 10.0)` or `variance=frozen(1.0)`.
 
     Parameters
     ----------
     lengthscale : number, array [A] or parameter
-        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d², in the units of the inputs: one number, or one per active input.
     variance : number or parameter
-        k(x, x), a variance.
+        The variance k(x, x).
     active_dims : iterable of int or None
-        The columns that the kernel uses, A of them; None = all.
+        The A columns that the kernel uses; None = all columns.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -52,13 +53,13 @@ class AbstractStationary(AbstractKernel):
 
     @abc.abstractmethod
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Return f(s) of the squared scaled distance s."""
+        """Return f(s) for squared scaled distances s."""
 
     @abc.abstractmethod
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Any, " n"]:
-        """Draw n scales a with f(s) = E exp(−a² s / 2): a·N(0, I) has the spectral density at ℓ = 1."""
+        """Draw n random scales a of frequencies, such that f(s) = E exp(−a² s / 2)."""
 
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
         """Return the active inputs divided by the lengthscale."""
@@ -66,7 +67,7 @@ class AbstractStationary(AbstractKernel):
         return x / per_input("lengthscale", self.lengthscale, x)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
-        """Scale the coordinates, and separate those of short lengthscales for accuracy."""
+        """Scale the coordinates, and keep those with the shortest lengthscales apart."""
         shifted = select(X, self.active_dims) - select(centre, self.active_dims)[None, :]
         scaled = shifted / per_input("lengthscale", self.lengthscale, shifted)
         lengthscale = value_of(self.lengthscale, X.dtype)
@@ -80,21 +81,21 @@ class AbstractStationary(AbstractKernel):
         return variance * self.profile(squared_distances(rows, columns))
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        self.scaled(X[:1])  # raises for the same rows as `matrix`
+        self.scaled(X[:1])  # raises the same errors as `matrix`
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
     @property
     def radial(self) -> "AbstractStationary":
-        """Return the kernel itself."""
+        """The kernel itself."""
         return self
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return x/ℓ: f falls with the distance."""
+        """Return x/ℓ, because f decreases with the distance."""
         return (self.scaled(X),)
 
 
 class RBF(AbstractStationary):
-    """k = variance · exp(−s/2).
+    """The RBF kernel k = variance · exp(−s/2) of squared scaled distances s.
 
     Parameters
     ----------
@@ -122,16 +123,16 @@ class AbstractMatern(AbstractStationary):
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Any, " n"]:
-        """Draw √(2ν/u), u ~ χ² of 2ν degrees of freedom: times N(0, I) it is Student's t."""
+        """Draw √(2ν/u), where u has a χ² distribution with 2ν degrees of freedom."""
         normal = seeds.normal(key, (n, self.degrees), dtype)
         u = (normal * normal).sum(axis=1) + float(jnp.finfo(dtype).tiny)
         return (self.degrees / u) ** 0.5
 
 
 class Matern12(AbstractMatern):
-    """k = variance · exp(−√s); rough, continuous functions.
+    """The Matérn-1/2 kernel k = variance · exp(−√s) of rough, continuous functions.
 
-    At zero distance, where f has a kink, the derivative is taken as 0.
+    f is not differentiable at s = 0; its derivative is set to 0 there.
 
     Parameters
     ----------
@@ -143,7 +144,7 @@ class Matern12(AbstractMatern):
 
 
 class Matern32(AbstractMatern):
-    """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions.
+    """The Matérn-3/2 kernel k = variance · (1 + √(3s)) exp(−√(3s)).
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ class Matern32(AbstractMatern):
 
 
 class Matern52(AbstractMatern):
-    """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions.
+    """The Matérn-5/2 kernel k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)).
 
     Parameters
     ----------
@@ -167,14 +168,14 @@ class Matern52(AbstractMatern):
 
 
 class RationalQuadratic(AbstractStationary):
-    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels; α → ∞ is the RBF kernel.
+    """The kernel k = variance · (1 + s/(2α))^(−α), a mixture of RBF kernels.
 
     Parameters
     ----------
     lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
         See `AbstractStationary`.
     alpha : number or parameter
-        α > 0, without unit: f(s) = E exp(−a² s/2), a² ~ Gamma of shape α and mean 1. `features.RandomFourier` needs it frozen.
+        The exponent α > 0; k tends to the RBF kernel as α grows. `features.RandomFourier` needs a frozen α.
     """
 
     alpha: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -186,19 +187,19 @@ class RationalQuadratic(AbstractStationary):
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Any, " n"]:
-        """Draw a, a² ~ Gamma(α, mean 1), for one α: raises ValueError unless α is frozen."""
+        """Draw scales a with a² ~ Gamma(α, mean 1). Raises ValueError unless α is frozen."""
         if jax.tree.leaves(partition(self.alpha)[0]):
             what = "frequencies of a rational quadratic kernel"
-            raise ValueError(f"{what} hold for one alpha only: freeze it, alpha=frozen(...)")
+            raise ValueError(f"{what} need a fixed alpha: pass alpha=frozen(...)")
         alpha = value_of(self.alpha, dtype)
         return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern(k: int, t: Array) -> Array:
-    """Return f_k of t = a² = 2νs: f₀ = exp(−a), f₁ = (1 + a) exp(−a), f₂ = (1 + a + a²/3) exp(−a).
+    """Return f₀ = exp(−a), f₁ = (1 + a) f₀ or f₂ = (1 + a + a²/3) f₀ for t = a² = 2νs.
 
-    f₁' = −f₀/2 and f₂' = −f₁/6 differentiate no square root, so that first and second derivatives are correct at t = 0, where f₀' is taken as 0.
+    The derivatives f₁' = −f₀/2 and f₂' = −f₁/6 are correct at t = 0. There f₀' is set to 0.
     """
     a = jnp.sqrt(t)
     return (1.0, 1 + a, 1 + a + t / 3)[k] * jnp.exp(-a)
@@ -212,6 +213,6 @@ def _matern_jvp(k: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[
         return value, -_matern(k - 1, t) / (2 if k == 1 else 6) * dt
     positive = t > 0
     root = jnp.sqrt(jnp.where(positive, t, jnp.ones_like(t)))
-    # The value does not use `root`: compiled programs compute t twice, and if t is only rounding error `positive` may differ between
-    # the two. The value would then be exp(−1).
+    # The value does not use `root`. Compiled programs compute t twice, and `positive` may differ if t is only
+    # rounding error. The value would then be exp(−1).
     return value, jnp.where(positive, -value / (2 * root), jnp.zeros_like(t)) * dt

@@ -1,4 +1,4 @@
-"""The Tanimoto kernel of molecules' fingerprints."""
+"""The Tanimoto kernel for molecular fingerprints."""
 
 import equinox as eqx
 import jax
@@ -12,26 +12,25 @@ from stochgp.parameters import AbstractParameter, value_of
 UNROLLED = 8  # coordinates per step in sums of minima
 
 
-Counted = tuple[Float[Array, "N A"], Float[Array, " N"]]  # rows and the sums of their counts
+Counted = tuple[Float[Array, "N A"], Float[Array, " N"]]  # rows, and the sum of each row
 
 
 class Tanimoto(AbstractKernel):
-    """The Tanimoto kernel k = variance · T(x, z),   T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
+    """The Tanimoto kernel variance · T(x, z), T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
 
-    Sources: Ralaivola et al. 2005; Tripp et al. 2023. For sets, rows of 0 and 1, T is the number of common elements over the number of all (Jaccard's
-    index). T(0, 0) = 1, so that k(x, x) = variance. T remains positive semi-definite: a row of zeros is like one additional element.
-    Rows are counts or other numbers ≥ 0; negative numbers have no meaning, and are not checked.
+    Sources: Ralaivola et al. (2005); Tripp et al. (2023). For rows of 0 and 1, T is Jaccard's index of sets.
+    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must hold counts or other numbers of at least
+    0. Negative numbers are not checked, and their kernel values are meaningless.
 
     Parameters
     ----------
     variance : number or parameter
-        k(x, x), a variance.
+        The variance k(x, x).
     packed : bool
-        True: a row is a set of bits in the format of `numerics.words`, 31 in a number, with a count of further elements as its last number. T is the
-        kernel of the sets, with the count as one more column. `data.Fingerprints` converts counts to this fast format. Only the variance has
-        derivatives.
+        True if rows hold packed bits, 31 per number (see `numerics.arrays`), and a last column of counts.
+        `data.Fingerprints` converts counts to this faster format. Only the variance has derivatives.
     active_dims : iterable of int or None
-        The columns that the kernel uses, A of them; None = all.
+        The A columns that the kernel uses; None = all columns.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -39,7 +38,7 @@ class Tanimoto(AbstractKernel):
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Counted:
-        """Return the rows unchanged: the kernel depends on the origin."""
+        """Return the rows and the sum of each row. `centre` is unused."""
         rows = select(X, self.active_dims)
         if self.packed:
             rows = jax.lax.stop_gradient(rows)
@@ -56,13 +55,13 @@ class Tanimoto(AbstractKernel):
             shared = bits.astype(left.dtype) + jnp.minimum(left[:, -1:], right[:, -1:].T)
         else:
             shared = _sums_of_smaller(left, right)
-        joined = n_left[:, None] + n_right[None, :] - shared  # Σ max
+        joined = n_left[:, None] + n_right[None, :] - shared  # Σ_d max(x_d, z_d)
         share = jnp.where(joined > 0, shared / jnp.where(joined > 0, joined, 1), 1)  # T(0, 0) = 1
         return value_of(self.variance, left.dtype) * share
 
     @property
     def has_places(self) -> bool:
-        """False: T is not a function of a distance in few dimensions."""
+        """False, because T does not depend on a distance between points of few dimensions."""
         return False
 
 

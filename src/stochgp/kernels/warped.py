@@ -1,4 +1,4 @@
-"""Deep kernels: a kernel on a network's output; stationary kernels with lengthscales along directions."""
+"""Deep kernels of a network's output, and stationary kernels of rotated inputs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,31 +20,31 @@ T = TypeVar("T")
 
 
 class Warped(AbstractKernel):
-    """A deep kernel k = kernel(g(x), g(z)), with any network or function g.
+    """A deep kernel k(x, z) = kernel(g(x), g(z)) with a network or function g.
 
-    g maps ONE row x [D] to z [P] (Wilson et al. 2016). Kernel and network train together; either may be `frozen`. `features.Network` is the
-    same model with a linear kernel, as a feature map.
+    g maps one row [D] to [P] (Wilson et al. 2016). Kernel and network train together; either may be `frozen`.
+    The feature map `features.Network` is the same model with a linear kernel.
 
     Parameters
     ----------
     kernel : kernel
-        A kernel of the outputs z, with lengthscales in their units; `times` multiplies it.
+        A kernel of the outputs of g, with lengthscales in their units.
     network : callable
-        g, an Equinox module or a function; floating arrays in it train.
+        The map g: an Equinox module, whose floating-point arrays train, or a function.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
     network: Callable[[Array], Array]
 
     def rows(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        """Return g of each row."""
+        """Return g(x) for each row x."""
         with full_precision():
             return jax.vmap(self.network)(X)
 
     def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
-        """Prepare the inner kernel on the network's output around g(centre)."""
+        """Prepare the outputs of the network for the inner kernel, with g(centre) as centre."""
         warped_centre = jax.lax.stop_gradient(self.rows(centre[None, :])[0])
-        known = jnp.isfinite(warped_centre)  # g may be undefined between the rows
+        known = jnp.isfinite(warped_centre)  # g may be undefined at the centre
         warped_centre = jnp.where(known, warped_centre, jnp.zeros_like(warped_centre))
         return value_of(self.kernel).prepare(self.rows(X), warped_centre)
 
@@ -53,7 +53,7 @@ class Warped(AbstractKernel):
 
     @property
     def radial(self) -> Any:
-        """The inner kernel's `radial`."""
+        """The `radial` of the inner kernel."""
         return value_of(self.kernel).radial
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
@@ -64,17 +64,17 @@ class Warped(AbstractKernel):
         return Warped(value_of(self.kernel).times(factor), self.network)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return the inner kernel's places for the network's output."""
+        """Return the points of the inner kernel for the outputs of the network."""
         return value_of(self.kernel).places(self.rows(X))
 
     @property
     def has_places(self) -> bool:
-        """True if the inner kernel has places."""
+        """True if `has_places` is True for the inner kernel."""
         return value_of(self.kernel).has_places
 
 
 def networks_held(model: T) -> T:
-    """Return a kernel, or a model with kernels, with the network of every `Warped` frozen."""
+    """Return the kernel or model with the network of every `Warped` kernel frozen."""
 
     def hold(node: Any) -> Any:
         return Warped(networks_held(node.kernel), frozen(node.network)) if _is_warped(node) else node
@@ -83,7 +83,7 @@ def networks_held(model: T) -> T:
 
 
 def is_deep(model: Any) -> bool:
-    """Return True if a kernel, or a model with kernels, has a network that trains."""
+    """Return True if the kernel or model has a network that trains."""
     networks = [node for node in jax.tree.leaves(model, is_leaf=_stops) if isinstance(node, Warped)]
     return any(jax.tree.leaves(partition(node.network)[0]) or is_deep(node.kernel) for node in networks)
 
@@ -97,9 +97,9 @@ def _stops(node: Any) -> bool:
 
 
 def kernel_and_directions(kernel: Any) -> tuple[AbstractStationary, Float[np.ndarray, "D A"]] | None:
-    """Return k and W of variance · f(‖(x − z) W / ℓ‖²), a trainable ARD kernel k of u = xW.
+    """Return an ARD kernel k and the matrix W, if the kernel is k of inputs xW.
 
-    W is the identity, or a frozen linear map. None for other kernels.
+    W is the identity or a frozen linear map. Return None for other kernels.
     """
     kernel, W = value_of(kernel), None
     if isinstance(kernel, Warped) and isinstance(kernel.network, Frozen):
@@ -116,7 +116,7 @@ def kernel_and_directions(kernel: Any) -> tuple[AbstractStationary, Float[np.nda
 
 
 def turned(kernel: AbstractStationary, W: Float[np.ndarray, "D A"], V: Float[np.ndarray, "A A"]) -> Warped:
-    """Return the kernel along the orthogonal columns of V: u' = xW', W' = W diag(1/ℓ) V ℓ'."""
+    """Return the kernel of xW' with W' = W diag(1/ℓ) V diag(ℓ') and unit columns of W'."""
     dtype = kernel.lengthscale.dtype
     W = (W / np.asarray(kernel.lengthscale, np.float64)) @ V
     along = 1 / np.linalg.norm(W, axis=0)
@@ -125,9 +125,9 @@ def turned(kernel: AbstractStationary, W: Float[np.ndarray, "D A"], V: Float[np.
 
 
 def along_inputs(kernel: Any) -> AbstractStationary | None:
-    """Return a stationary kernel, a rotated one with ℓ_d = 1/‖e_d W/ℓ‖, others as None.
+    """Return a stationary kernel of the inputs, or None if there is none.
 
-    The kernel of the inputs is equal to a rotated one if one input changes.
+    A rotated kernel gets ℓ_d = 1/‖row d of W/ℓ‖; the kernels are equal if only input d changes.
     """
     if isinstance(value_of(kernel), AbstractStationary):
         return value_of(kernel)
