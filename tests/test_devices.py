@@ -163,7 +163,7 @@ def test_ten_steps_are_those_of_one_device():
 
 
 def test_a_factorisation_is_refused():
-    assert "Cholesky factorises on one device, but the rows lie on 4" in alone()["refused"][0]
+    assert "Cholesky needs one device, but the rows are on 4" in alone()["refused"][0]
 
 
 # Whole fits

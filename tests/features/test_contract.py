@@ -142,11 +142,11 @@ def test_combinations_have_the_kernels_they_claim():
 
 
 def test_networks_of_the_wrong_form_are_refused():
-    with pytest.raises(ValueError, match="give n_inputs"):
+    with pytest.raises(ValueError, match="pass n_inputs"):
         features.Network(lambda x: x)
-    with pytest.raises(ValueError, match="one floating axis"):
+    with pytest.raises(ValueError, match="floating-point vector"):
         features.Network(lambda x: jnp.sum(x), D)
-    with pytest.raises(ValueError, match="one floating axis"):
+    with pytest.raises(ValueError, match="floating-point vector"):
         features.Network(lambda x: x > 0, D)
     with pytest.raises(ValueError, match=r"cannot map one row of shape \(3,\)"):
         features.Network(networks.mlp(4, key=KEY), D)

@@ -16,7 +16,7 @@ def test_groups_are_not_torn():
 
 
 def test_too_few_groups_are_refused():
-    with pytest.raises(ValueError, match="each side needs at least one"):
+    with pytest.raises(ValueError, match="both sets need at least one"):
         train_test_indices(10, 0.2, 0, np.zeros(10))
 
 

@@ -1,4 +1,4 @@
-"""Feature maps φ with φ(x)·φ(z) ≈ k(x, z), so that a GP costs O(N M²)."""
+"""Feature maps φ with φ(x)·φ(z) ≈ k(x, z). With M features, a fit costs O(N M²)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = [
 
 NETWORKS = ("mlp", "attention")
 NAMES = (*NETWORKS, "linear", "rff", "orf", "nystrom", "tanimoto")
-N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
+N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # as in the papers
 N_HASHES = 1000
 
 
@@ -40,36 +40,36 @@ def resolve(
     limits: Float[np.ndarray, "2 D"] | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> AbstractFeatureMap:
-    """Return the feature map of `spec` for rows of `n_inputs` standardised inputs.
+    """Return the feature map for `spec` and rows of `n_inputs` standardised inputs.
 
-    | spec | features φ | `kernel` | M, unless `n_features` is given |
+    | spec | features φ | `kernel` | default `n_features` (M) |
     |---|---|---|---|
     | "linear" | 1 and the inputs | None | D + 1 |
-    | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
-    | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, at most all rows |
+    | "rff", "orf" | random Fourier features ("orf": orthogonal) | stationary, None = "rbf" | 1000 |
+    | "nystrom" | Nyström features, with landmarks from `X_sample` | any, None = "rbf" | 512, at most N |
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
-    | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
-    | "attention" | the attention network | None or "linear" | 32, its width |
-    | a network | its output z for one row, with one axis | None or "linear" | its own |
-    | one of these networks | random Fourier features of z | stationary, one lengthscale | 1000 |
-    | a feature map | unchanged | None | its own |
+    | "mlp" | two layers of 128 units with ReLU | None or "linear" | 128 |
+    | "attention" | the attention network | None or "linear" | 32 |
+    | a network | its output z [M] for a row | None or "linear" | length of z |
+    | any of these networks | random Fourier features of z | stationary, one lengthscale | 1000 |
+    | a feature map | unchanged | None | its M |
 
-    Raises ValueError for an unknown name (with the nearest name) and for contradictory options, TypeError for another type of `spec`.
+    Raises ValueError for an unknown name or contradictory options, and TypeError for another type of `spec`.
 
     Parameters
     ----------
     spec : str, feature map or callable
-        A row of the table, or a name from `stochgp.register`; a network maps one row [D] to one axis [M].
+        An entry of the table, or a name added with `stochgp.register`. A network maps one row [D] to [M].
     kernel, n_features : str, kernel or None; int or None
-        The approximated kernel of rows, or of the network's output z; M. A network with a linear kernel has as many features as outputs.
+        The kernel that the features approximate, and M. With a linear kernel, z has one feature per output.
     n_inputs, key, dtype : int, PRNG key, dtype
-        D; the key for weights, frequencies, hashes and landmarks; the dtype of new parameters and draws.
+        The number D of inputs, the key for random draws, and the dtype of draws and new parameters.
     X_sample, limits : array [N, D] or None, array [2, D] or None
-        Rows for the landmarks of "nystrom"; the range of each input. Together they bound the inputs of named networks (`networks.within`).
+        Rows for the landmarks of "nystrom", and the range of each input. Both together bound network inputs.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
-            raise ValueError("a feature map has its own kernel and n_features: leave both None")
+            raise ValueError("a feature map already has a kernel and n_features: leave both None")
         return spec
     if not isinstance(spec, str) and not callable(value_of(spec)):
         names = ", ".join(NAMES)
@@ -94,17 +94,17 @@ def resolve(
 
 
 def is_network(spec: Any) -> bool:
-    """Return True if `resolve` makes a network of this name, with inputs bounded by `limits`."""
+    """Return True if `spec` is the name of a network, whose inputs `limits` may bound."""
     return isinstance(spec, str) and spec in NETWORKS
 
 
 def _of_kernel(
     name: str, kernel: Any, M: int | None, n_inputs: int, key: PRNGKeyArray, X: Array | None, dtype: DTypeLike
 ) -> AbstractFeatureMap:
-    """Return the map for a name other than a network's."""
+    """Return the feature map for a name that is not the name of a network."""
     if name == "linear":
         if kernel is not None or M is not None:
-            raise ValueError("linear features have neither a kernel nor n_features: leave both None")
+            raise ValueError("linear features need no kernel and no n_features: leave both None")
         return Linear(n_inputs)
     default = "tanimoto" if name == "tanimoto" else "rbf"
     kernel = default if kernel is None else kernel
@@ -126,7 +126,7 @@ def _is_linear(kernel: Any) -> bool:
 def _on_network(
     network: Network, kernel: Any, n_features: int | None, key: PRNGKeyArray, dtype: DTypeLike
 ) -> AbstractFeatureMap:
-    """Return the map of `kernel` on the network's output."""
+    """Return the features of `kernel` for the output of the network."""
     n_outputs = network.n_features
     if not _is_linear(kernel):
         if isinstance(kernel, str):

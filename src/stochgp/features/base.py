@@ -1,4 +1,4 @@
-"""The interface of feature maps; linear, Nyström and network features; sums, compositions."""
+"""The base class of feature maps, simple feature maps, their sums and compositions."""
 
 import abc
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from stochgp.numerics import seeds
 from stochgp.numerics.arrays import filled_up, full_precision, on_device
 from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 
-BLOCK = 256  # rows of one compiled program in `on_host`
+BLOCK = 256  # rows per call of the compiled program in `on_host`
 
 
 class AbstractFeatureMap(eqx.Module):
     """A map of rows X [N, D] to features Φ [N, M] with φ(x)·φ(z) ≈ k(x, z).
 
-    The features include the scale of k. Rows are mapped independently, in their own dtype.
+    The features include the variance of k. Each row is mapped independently, in its dtype.
     """
 
     @property
@@ -40,11 +40,11 @@ def check_rows(X: Array, n_inputs: int) -> None:
     """Raise ValueError unless X has a floating dtype and the shape [N, n_inputs]."""
     if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
         got = f"{X.dtype} of shape {X.shape}"
-        raise ValueError(f"the feature map needs floating rows [N, {n_inputs}], but got {got}")
+        raise ValueError(f"the feature map needs floating-point rows [N, {n_inputs}], but got {got}")
 
 
 class Linear(AbstractFeatureMap):
-    """Features φ(x) = (1, x₁, …, x_D)/√(D + 1) of Bayesian linear regression. Nothing trains.
+    """Features φ(x) = (1, x₁, …, x_D)/√(D + 1) of Bayesian linear regression.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ class Linear(AbstractFeatureMap):
 
 
 def on_host(features: AbstractFeatureMap, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N M"]:
-    """Return φ in float64 on the host. Nonlinear features are computed block by block."""
-    if isinstance(features, Linear):  # without compiling
+    """Return φ in float64 on the host. Nonlinear features are computed in blocks of rows."""
+    if isinstance(features, Linear):  # needs no compiled program
         return np.column_stack([np.ones(len(X)), np.asarray(X, np.float64)]) / features.n_features**0.5
     blocks = [filled_up(X[i : i + BLOCK], BLOCK) for i in range(0, len(X), BLOCK)]
     parts = [np.asarray(_block(features, block), np.float64) for block in blocks]
@@ -78,16 +78,16 @@ def _block(features: AbstractFeatureMap, X: Any) -> Array:
 
 
 class Network(AbstractFeatureMap):
-    """Features φ(x) = network(x) [M], for any Equinox module or function of one row x [D].
+    """Features φ(x) = network(x) of any Equinox module or function of one row x [D].
 
-    Raises ValueError for an unknown D, or if the network does not map [D] to one axis [M].
+    Raises ValueError if D is unknown, or if the network does not map a row [D] to a vector [M].
 
     Parameters
     ----------
     network : callable
         An Equinox module or a function of one row. Its floating arrays train, unless it is `frozen`.
     n_inputs : int or None
-        D. None = the network's attribute `n_inputs` (networks of this package), `in_size` or `in_features` (Equinox).
+        D. None = the attribute `n_inputs`, `in_size` or `in_features` of the network.
     """
 
     network: Callable[[Array], Array]
@@ -101,7 +101,7 @@ class Network(AbstractFeatureMap):
             sizes = [size for name in names if isinstance(size := getattr(content, name, None), int)]
             if not sizes:
                 what = type(content).__name__
-                raise ValueError(f"{what} has no attribute with its number of inputs: give n_inputs")
+                raise ValueError(f"{what} has no attribute with its number of inputs: pass n_inputs")
             n_inputs = sizes[0]
         self.n_inputs = n_inputs
         self.size = _output_size(network, n_inputs)
@@ -117,7 +117,7 @@ class Network(AbstractFeatureMap):
 
 
 def _output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
-    """Return M of a network [n_inputs] ↦ [M]. Raise ValueError unless the output is one axis."""
+    """Return the length M of the output. Raise ValueError unless the output is a vector."""
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(network) if eqx.is_inexact_array(leaf)]
     row = jax.ShapeDtypeStruct((n_inputs,), dtypes[0] if dtypes else jnp.float32)
     try:
@@ -126,7 +126,7 @@ def _output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
         raise ValueError(f"the network cannot map one row of shape ({n_inputs},): {error}") from error
     shape = getattr(output, "shape", None)
     if shape is None or len(shape) != 1 or not jnp.issubdtype(output.dtype, jnp.floating):
-        wanted = f"one row [{n_inputs}] to one floating axis [M]"
+        wanted = f"one row [{n_inputs}] to a floating-point vector [M]"
         raise ValueError(f"the network must map {wanted}, but returns {output}")
     return shape[0]
 
@@ -136,12 +136,12 @@ def _as_map(features: Any) -> AbstractFeatureMap:
 
 
 class Scaled(AbstractFeatureMap):
-    """Features √variance · φ(x): the trainable `variance` multiplies the kernel.
+    """Features √variance · φ(x), so that the trainable `variance` multiplies the kernel.
 
     Parameters
     ----------
     features, variance : feature map, number or parameter
-        φ, or a network with a known number of inputs (`Network`); the factor of the kernel, in squared units of f.
+        A feature map φ or a network (see `Network`), and the factor of the kernel in squared units of f.
     """
 
     features: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -156,12 +156,12 @@ class Scaled(AbstractFeatureMap):
 
 
 class Composed(AbstractFeatureMap):
-    """Features φ(g(x)) of a network's output, such as a stationary deep kernel. Both train.
+    """Features φ(g(x)) of the output of a network g. Both φ and g train.
 
     Parameters
     ----------
     network, features : feature map
-        g, or a network with a known number of inputs (`Network`); φ, with as many inputs as g has outputs (else ValueError).
+        The map g, and the map φ. Raises ValueError unless φ has as many inputs as g has outputs.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -181,12 +181,12 @@ class Composed(AbstractFeatureMap):
 
 
 class Sum(AbstractFeatureMap):
-    """Concatenated features [left(x), right(x)], for the sum of the two kernels.
+    """Concatenated features [left(x), right(x)] of the sum of two kernels.
 
     Parameters
     ----------
     left, right : feature map
-        Maps of the same rows, or networks with a known number of inputs (`Network`).
+        Feature maps of the same rows, or networks (see `Network`).
     """
 
     left: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -201,16 +201,16 @@ class Sum(AbstractFeatureMap):
 
 
 class Nystrom(AbstractFeatureMap):
-    """Nyström features φ(x) = L⁻¹ k(U, x), LLᵀ = k(U, U) + εI, with landmarks U [M, D].
+    """Nyström features φ(x) = L⁻¹ k(U, x) with landmarks U [M, D] and LLᵀ = k(U, U) + εI.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z). It equals k at landmarks up to ε, and φ(x)·φ(x) ≤ k(x, x). The landmarks are frozen; the kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), which is about k at the landmarks. The kernel trains.
 
     Parameters
     ----------
     kernel, landmarks : kernel, array [M, D]
-        Any kernel k; U, in the units of the inputs, at least one row.
+        The kernel k, and the landmarks U in the units of the inputs.
     jitter : float or None
-        ε divided by the mean diagonal of k(U, U); None = 4 M eps of the rows' dtype, which exceeds the rounding error of the factorisation.
+        ε divided by the mean diagonal of k(U, U). None = 4 M eps, with the eps of the rows' dtype.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -226,7 +226,7 @@ class Nystrom(AbstractFeatureMap):
     def init(
         cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
     ) -> "Nystrom":
-        """Return the map with `n_features` uniformly drawn rows of X as landmarks."""
+        """Draw `n_features` rows of X uniformly, without replacement, as landmarks."""
         _check_enough(X, n_features)
         return cls(kernel, X[jax.random.choice(key, X.shape[0], (n_features,), replace=False)])
 
@@ -249,8 +249,8 @@ class Nystrom(AbstractFeatureMap):
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return the centres of M k-means clusters of X. For small M they are better than drawn rows, but slower."""
-    from sklearn.cluster import KMeans  # takes half a second to load, and is used only here
+    """Return the centres of M = `n_landmarks` k-means clusters of X."""
+    from sklearn.cluster import KMeans  # slow to import
 
     _check_enough(X, n_landmarks)
     seed = seeds.seed_of(seeds.split(key, 2)[1])[0] % (2**31 - 1)
@@ -261,4 +261,4 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 def _check_enough(X: Array, n_landmarks: int) -> None:
     if not 1 <= n_landmarks <= X.shape[0]:
         n = X.shape[0]
-        raise ValueError(f"n_landmarks is {n_landmarks}; it must be between 1 and the {n} rows given")
+        raise ValueError(f"n_landmarks must be between 1 and the {n} rows of X, but is {n_landmarks}")

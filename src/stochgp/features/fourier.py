@@ -1,4 +1,4 @@
-"""Random Fourier features of stationary kernels, with independent or orthogonal draws."""
+"""Random Fourier features of stationary kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from stochgp.numerics import seeds
 from stochgp.numerics.arrays import matmul, on_device
 from stochgp.parameters import Frozen, frozen, value_of
 
-CANDIDATES = 8  # lengths drawn for each kept one
+CANDIDATES = 8  # lengths drawn for each length kept
 N_EXTRAPOLATION = 128
 
 
@@ -27,15 +27,15 @@ class RandomFourier(AbstractFeatureMap):
         cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
-    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for Matérn-ν. Frequencies and
-    phases are frozen; lengthscale and variance of the kernel train. With paired features, φ(x)·φ(x) is exactly the variance. Build it with `init`.
+    The ω_j are drawn from the spectral density at ℓ = 1: a standard normal distribution for the RBF kernel,
+    Student's t with 2ν degrees of freedom for Matérn-ν. The kernel trains. Create it with `init`.
 
     Parameters
     ----------
     kernel, n_inputs : stationary kernel, int
-        k, which uses A of the D inputs and may be frozen; D.
+        The kernel k, which may be frozen and uses A of the D inputs; the number D.
     frequencies, phases : frozen array [A, F], frozen array [F] or None
-        F frequencies ω at ℓ = 1, without unit; b, in radians, None for paired features.
+        The F frequencies ω for ℓ = 1, and the phases b in radians; phases are None for paired features.
     """
 
     kernel: Any
@@ -55,9 +55,9 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draw frequencies and phases. Orthogonal frequencies have less variance (Yu et al. 2016).
+        """Draw frequencies and phases; `orthogonal` reduces the error (Yu et al. 2016).
 
-        Raises TypeError unless the kernel is stationary. Raises ValueError for fewer than 1 feature, or an odd number of paired features.
+        Raises TypeError unless the kernel is stationary, and ValueError for an invalid `n_features`.
         """
         plain = value_of(kernel)
         if not isinstance(plain, AbstractStationary):
@@ -65,7 +65,7 @@ class RandomFourier(AbstractFeatureMap):
             raise TypeError(f"random Fourier features need {kinds}, but got {kernel!r}")
         if n_features < 1 or (paired and n_features % 2):
             least = "an even number, at least 2" if paired else "at least 1"
-            raise ValueError(f"n_features is {n_features}; it must be {least}")
+            raise ValueError(f"n_features must be {least}, but is {n_features}")
         direction_key, scale_key, phase_key = seeds.split_key(key, 3)
         n_active = jax.eval_shape(plain.scaled, jax.ShapeDtypeStruct((n_inputs,), dtype)).shape[0]
         n = n_features // 2 if paired else n_features
@@ -94,15 +94,15 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 in a box; ψ are Fourier features of k.
+    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 inside a box, for Fourier features ψ of k.
 
-    c_d(x) = min(max(x_d, low_d), high_d) is the nearest point of the box. f(x) = φ(x)·w is g(x) − g(c(x)) for g ~ GP(0, k). It is 0 in the box; outside, its
-    variance 2(k(0) − k(x − c(x))) rises to 2k(0). It has no trainable parameters. Build it with `init`.
+    c(x) is the point of the box nearest to x. Outside the box, functions φ(x)·w have the variance
+    2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. Create it with `init`.
 
     Parameters
     ----------
     fourier, low, high : RandomFourier, frozen array [D], frozen array [D]
-        ψ, paired features of the frozen kernel k; two corners of the box, in the units of the inputs.
+        Paired features ψ of the frozen kernel k, and the lowest and highest corner of the box.
     """
 
     fourier: RandomFourier
@@ -121,9 +121,9 @@ class Extrapolation(AbstractFeatureMap):
         key: PRNGKeyArray,
         dtype: DTypeLike = jnp.float32,
     ) -> "Extrapolation":
-        """Build features with `variance` far from the box `limits` and root mean square `slopes` near it.
+        """Create features with `variance` far from the box and root mean square `slopes` near it.
 
-        k is the RBF kernel with k(0) = variance/2, and lengthscales ℓ_d with E (∂g/∂x_d)² = k(0)/ℓ_d² = slopes_d², at most `longest`.
+        `limits` holds two corners of the box. k is an RBF kernel whose lengthscales are at most `longest`.
         """
         lengthscale = np.sqrt(variance / 2) / np.maximum(slopes, np.finfo(np.float32).tiny)
         kernel = RBF(on_device(np.minimum(lengthscale, longest), dtype), on_device(variance / 2, dtype))
@@ -144,14 +144,14 @@ class Extrapolation(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw rows ω_j ~ N(0, I_D), orthogonal in each block of D > 1 rows."""
+    """Draw standard normal rows that are orthogonal within each block of D rows."""
     direction_key, length_key = seeds.split_key(key)
     lengths = _lengths(seeds.normal(length_key, (n, n_inputs), dtype))
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
 
 def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Any, "n D"]:
-    """Draw uniform unit rows; D rows are a random orthogonal matrix, fewer a part of it."""
+    """Draw uniform unit vectors that are orthogonal within each block of D rows."""
     block = min(n, n_inputs)
     Q, R = np.linalg.qr(np.asarray(seeds.normal(key, (-(-n // block), n_inputs, block), dtype)))
     Q = Q * np.sign(np.diagonal(R, axis1=1, axis2=2))[:, None, :]
@@ -165,10 +165,10 @@ def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> 
 def stratified_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Any], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Any, "n D"]:
-    """Draw ω = a ‖ξ‖ q with directions q in orthogonal blocks and stratified lengths a ‖ξ‖.
+    """Draw frequencies with orthogonal directions and stratified lengths.
 
-    Each ω has the distribution of an independent draw. `CANDIDATES` · n independent lengths are sorted and cut into n runs. The first draw of each run is kept,
-    in the order of drawing.
+    Each frequency has the distribution of an independent draw. The function sorts `CANDIDATES` · n lengths
+    and cuts them into n runs. From each run it keeps the length that was drawn first.
     """
     direction_key, length_key = seeds.split_key(key)
     scale_key, normal_key = seeds.split_key(length_key)
@@ -179,5 +179,5 @@ def stratified_frequencies(
 
 
 def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
-    """Return ‖ω_j‖."""
+    """Return the norm of each row."""
     return (rows * rows).sum(axis=1) ** 0.5

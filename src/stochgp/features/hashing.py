@@ -1,16 +1,4 @@
-"""Random hashes of fingerprints: features with the Tanimoto kernel as mean product.
-
-A hash h selects one of a row's elements, so that P(h(x) = h(z)) = T(x, z). A random sign ξ for every value of the hash gives
-E ξ(h(x)) ξ(h(z)) = T(x, z), because signs of different values are independent (Tripp et al. 2023). M such features, divided by √M, have
-products of standard deviation √((1 − T²)/M) around T.
-
-For a set the hash is the element of the smallest random number (Broder 1997). For numbers x_d > 0 it is the hash of Ioffe (2010): with
-r, c ~ Gamma(2, 1) and u ~ U(0, 1) for every input d,
-
-    t_d = ⌊ln x_d / r_d + u_d⌋,   ln y_d = r_d (t_d − u_d),   ln a_d = ln c_d − ln y_d − r_d,
-
-and h = (d*, t_d*) with d* = argmin a_d. Signs depend on t mod 8. A row without elements has its own value, since T(0, 0) = 1.
-"""
+"""Random features of the Tanimoto kernel, computed by hashing fingerprints."""
 
 from typing import Any
 
@@ -27,25 +15,26 @@ from stochgp.kernels.base import as_kernel, select
 from stochgp.numerics.arrays import WORD, words_of
 from stochgp.parameters import Frozen, value_of
 
-N_SIGNS = 8  # values of t with their own signs
+N_SIGNS = 8  # signs per input of `_of_counts`
 
 
-# r, ln c and u of every input [D, M]; eight signs in a byte [D, M]; the signs of the row of zeros [M].
+# r, ln c and u for each input [D, M]; 8 signs per byte [D, M]; the signs of a row of zeros [M].
 CountDraws = tuple[Array, Array, Array, Array, Array]
-# Of sets two words of every hash, which turn an element into its random number (`_mixed`).
+# For sets: two words for each hash, from which `_mixed` computes the random number of an element.
 Draws = UInt32[Array, "M 2"] | CountDraws
 
 
 class TanimotoHashes(AbstractFeatureMap):
-    """Features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a `kernels.Tanimoto` k.
+    """Random features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a Tanimoto kernel k.
 
-    h_j is a hash and ξ_j = ±1 a sign. E φ(x)·φ(z) = k(x, z), and φ(x)·φ(x) = variance. The draws are frozen, the variance of the `kernel` trains. φ has no derivatives with respect to
-    rows. Build it with `init`.
+    A hash h_j selects one element of a row, such that P(h_j(x) = h_j(z)) = T(x, z). ξ_j = ±1 is a random sign
+    for each element. Hence E φ(x)·φ(z) = k(x, z) with a standard deviation of variance √((1 − T²)/M).
+    Source: Tripp et al. (2023). The variance trains. φ has no derivatives for rows. Create it with `init`.
 
     Parameters
     ----------
     kernel, draws, n_inputs : Tanimoto, frozen array [M, 2] or CountDraws, int
-        k, which may be frozen; the random numbers of the M hashes; D.
+        The kernel k, which may be frozen; the random numbers of the M hashes; the number D of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -56,12 +45,12 @@ class TanimotoHashes(AbstractFeatureMap):
     def init(
         cls, kernel: Any, n_inputs: int, n_features: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> "TanimotoHashes":
-        """Draw hashes. Raises TypeError for another kernel, ValueError for fewer than 1 feature."""
+        """Draw hashes. Raises TypeError for another kernel, and ValueError if M is below 1."""
         plain = value_of(kernel)
         if not isinstance(plain, Tanimoto):
             raise TypeError(f"Tanimoto features need a Tanimoto kernel, but got {kernel!r}")
         if n_features < 1:
-            raise ValueError(f"n_features is {n_features}; it must be at least 1")
+            raise ValueError(f"n_features must be at least 1, but is {n_features}")
         row = jax.ShapeDtypeStruct((n_inputs,), dtype)
         width = jax.eval_shape(lambda x: select(x, plain.active_dims), row).shape[0]
         keys = jax.random.key_data(jax.random.split(key, n_features))
@@ -82,7 +71,7 @@ class TanimotoHashes(AbstractFeatureMap):
 def draw_hashes(
     packed: bool, n_inputs: int, keys: UInt32[Array, "M 2"], dtype: DTypeLike = jnp.float32
 ) -> Draws:
-    """Draw a hash for each key, for rows of `n_inputs` numbers. If `packed`, rows are sets."""
+    """Draw a hash for each key and rows of `n_inputs` numbers; `packed` rows are sets."""
     if packed:
         return keys
 
@@ -100,19 +89,22 @@ def draw_hashes(
 
 
 def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:
-    """Return ξ_j(h_j(x)), 1 or −1, for every row and hash."""
+    """Return the sign ξ_j(h_j(x)), 1 or −1, for each row and hash."""
     X = jax.lax.stop_gradient(X)
     negative = _of_counts(X, draws) if isinstance(draws, tuple) else _of_sets(X, draws)
     return jnp.where(negative, -jnp.ones((), X.dtype), jnp.ones((), X.dtype))
 
 
 def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
-    """Hash sets, one element of all rows per step; the lowest bit of the minimum is the sign."""
+    """Return True if the sign of a set is −1: the lowest bit of its smallest random number.
+
+    The hash of a set is the element with the smallest random number (Broder 1997).
+    """
     words, further = words_of(X[:, :-1]), X[:, -1:].astype(jnp.uint32)
     empty = jnp.all(words == 0, axis=1)[:, None] & (further == 0)
     largest = jnp.uint32(np.iinfo(np.uint32).max)
     least = jnp.where(empty, _mixed(jnp.full((1,), largest), seeds), largest)
-    first = jnp.uint32(WORD * words.shape[1])  # the number of the first further element
+    first = jnp.uint32(WORD * words.shape[1])  # the number of the first element that is only counted
 
     unfinished = lambda state: jnp.any(state[0] != 0) | jnp.any(state[1] != 0)
 
@@ -134,7 +126,7 @@ def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
 
 
 def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32[Array, "N M"]:
-    """Return a random number per element and hash: MurmurHash3's last step, a bijection."""
+    """Return a random number for each element and hash, with the last step of MurmurHash3."""
 
     def mix(x: Array) -> Array:
         x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
@@ -146,7 +138,11 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 
 
 def _of_counts(X: Array, draws: CountDraws) -> Array:
-    """Hash counts, one input of all rows per step."""
+    """Return True if the sign of a row of counts is −1, with the hash of Ioffe (2010).
+
+    With random numbers r, c ~ Gamma(2, 1) and u ~ U(0, 1) for each input d, the hash is the input with the
+    smallest a_d and its t_d: t_d = ⌊ln x_d / r_d + u_d⌋ and ln a_d = ln c_d − r_d (t_d − u_d) − r_d.
+    """
     *of_inputs, of_zero = draws
     shape = X.shape[0], of_zero.shape[0]
     start = jnp.full(shape, jnp.inf, X.dtype), jnp.broadcast_to((of_zero & 1) == 1, shape)

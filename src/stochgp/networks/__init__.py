@@ -1,6 +1,6 @@
 """Networks: Equinox modules that map one row x [D] to z [P], and bounds on their inputs.
 
-Any other Equinox module or callable of this form works as well. Rows keep their dtype: weights are cast to it. Weights are drawn for standardised inputs.
+Other Equinox modules and functions of this form work as well. Weights are cast to the dtype of the rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from stochgp.parameters import Frozen, frozen, value_of
 
 __all__ = ["attention", "mlp", "relu"]
 
-REACH = 0.1  # standard deviations beyond the range of the rows
+REACH = 0.1  # margin around the range of the rows, in standard deviations
 
 Activation = Callable[[Array], Array]
 
@@ -47,7 +47,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers with activations, also after the last if `final_activation`."""
+    """Fully connected layers. The last activation is optional (`final_activation`)."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -76,22 +76,22 @@ def mlp(
 ) -> MLP:
     """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    The default is g_w of the SCGD paper: two layers of 128 with ReLU after both. Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in).
-    With zero biases, g(cx) = c g(x), so one input would give only two different features. Raises ValueError without a layer and for sizes below 1.
+    The default is the network of the SCGD paper: two layers of 128 units with ReLU. For n inputs of a layer,
+    weights ~ N(0, 2/n) (He et al. 2015) and biases ~ U(−1/√n, 1/√n). Raises ValueError for sizes below 1.
 
     Parameters
     ----------
     n_inputs, widths : int, sequence of int
-        D, the length of a row; the number of outputs of each layer.
+        The number D of inputs, and the number of outputs of each layer.
     key, dtype : JAX key, dtype
         The key and the dtype of weights and biases.
     activation, final_activation : function, bool
-        A function that keeps the shape of an array (a plain function can be pickled); True to apply it after the last layer too.
+        A function that keeps the shape of an array; True to apply it after the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
         got = f"n_inputs={n_inputs}, widths={widths}"
-        raise ValueError(f"a network needs a layer, and sizes of at least 1, but got {got}")
+        raise ValueError(f"a network needs at least one layer and sizes of at least 1, but got {got}")
     keys = split_key(key, len(sizes) - 1)
     layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)
@@ -101,15 +101,15 @@ class EncoderLayer(eqx.Module):
     """A pre-LayerNorm Transformer encoder layer: h ← h + MHA(LN h), h ← h + FF(LN h)."""
 
     attention_norm: eqx.nn.LayerNorm
-    projection: Dense  # W → 3W: query, key and value side by side
-    mixing: Dense  # W → W, for the heads' outputs side by side
+    projection: Dense  # W → 3W: query, key and value, concatenated
+    mixing: Dense  # W → W, for the concatenated outputs of the heads
     feedforward_norm: eqx.nn.LayerNorm
     expand: Dense  # the two layers of FF, with GELU between them
     contract: Dense
     n_heads: int = eqx.field(static=True)
 
     def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
-        """Return the first `n_queries` tokens after the layer, None = all. They attend to all."""
+        """Return the first `n_queries` tokens after the layer, or all tokens for None."""
         n_tokens, width = tokens.shape
         heads = self.projection(jax.vmap(self.attention_norm)(tokens)).reshape(n_tokens, 3 * self.n_heads, -1)
         query, key, value = jnp.split(heads, 3, axis=1)  # [T, heads, W/heads]
@@ -121,10 +121,10 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The network of `attention`; the last layer computes only the [CLS] token."""
+    """The network that `attention` returns. Its last layer computes only the [CLS] token."""
 
     input_norm: eqx.nn.LayerNorm
-    token_weight: Float[Array, "D W"]  # w_j and b_j of each input j, whose token is x_j w_j + b_j
+    token_weight: Float[Array, "D W"]  # the token of input j is x_j w_j + b_j
     token_bias: Float[Array, "D W"]
     summary: Float[Array, " W"]  # the [CLS] token
     layers: tuple[EncoderLayer, ...]
@@ -154,24 +154,24 @@ def attention(
     key: PRNGKeyArray,
     dtype: DTypeLike = jnp.float32,
 ) -> Attention:
-    """Return a network with attention over a row's inputs, x [D] ↦ z [width].
+    """Return a network with attention over the inputs of a row, x [D] ↦ z [width].
 
-    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. Input j becomes the token x_j w_j + b_j, and a learned [CLS] token comes first. Pre-LayerNorm Transformer encoder
-    layers with GELU follow, without positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. At the start, w (D × width) and the
-    encoder's weights are Xavier-uniform, [CLS] ~ N(0, 0.02²), and biases are 0. The first LayerNorm removes each row's mean and scale; the last one makes
-    z·z nearly constant. Raises ValueError for fewer than 2 inputs, for sizes below 1, and if `n_heads` does not divide the width.
+    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. Input j becomes the token x_j
+    w_j + b_j, after a learned [CLS] token. Pre-LayerNorm Transformer encoder layers with GELU follow, without
+    positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. Initial weights are
+    Xavier-uniform, and [CLS] ~ N(0, 0.02²). Raises ValueError for invalid sizes.
 
     Parameters
     ----------
     n_inputs, width : int
-        D, the length of a row, at least 2; the length of a token and of z, a multiple of `n_heads`.
+        The number D of inputs, at least 2, and the length of tokens and of z, a multiple of `n_heads`.
     n_heads, n_layers, feedforward : int
-        Heads of the attention in each encoder layer, the number of layers, and hidden units of the feed-forward network in each.
+        Attention heads per layer, encoder layers, and hidden units of each feed-forward network.
     key, dtype : JAX key, dtype
-        The key and the dtype of w, [CLS] and the weights of the encoder.
+        The key and the dtype of all weights.
     """
     if n_inputs < 2:
-        why = "attention needs at least 2 inputs, because it removes the mean of each row"
+        why = "attention needs at least 2, because it removes the mean of each row"
         raise ValueError(f"n_inputs is {n_inputs}; {why}")
     if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
         sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
@@ -187,8 +187,8 @@ def attention(
 class Within(eqx.Module):
     """A network whose inputs are bounded, so that it does not extrapolate linearly.
 
-    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low to high do not change; other values are at
-    most w_d outside. The bounds [D] have the units of the inputs and do not train. See `within`.
+    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low
+    to high do not change; other values are at most w_d outside. The bounds do not train. See `within`.
     """
 
     network: Any
@@ -209,7 +209,7 @@ class Within(eqx.Module):
 def within(
     network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
 ) -> Within:
-    """Return the network with inputs bounded to `limits` and a margin of REACH standard deviations of the rows X."""
+    """Return the network with inputs bounded to `limits`, with a margin of REACH."""
     parts = *np.asarray(limits, np.float64), REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 
@@ -239,4 +239,4 @@ def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Arra
 def _check_row(x: Array, n_inputs: int) -> None:
     if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
         got = f"{x.dtype} of shape {x.shape}"
-        raise ValueError(f"the network needs one floating row [{n_inputs}], but got {got}")
+        raise ValueError(f"the network needs one floating-point row [{n_inputs}], but got {got}")

@@ -1,11 +1,7 @@
-"""Products, transfers and blocks of arrays without small compiled programs, and packed sets of bits.
+"""Products of arrays at full precision, transfers, blocks of rows, and packed bits.
 
-On GPUs and TPUs JAX's default product rounds float32 to TensorFloat-32 or bfloat16 (relative error 1e-3 and worse), which is enough to lose positive
-definiteness. `matmul` and `einsum` keep the full precision of their inputs.
-
-Programs of one operation take longer to compile than a small fit. Rows of data are floating numbers everywhere in this package. A word of 31 bits is the
-float32 of that sign (bit 30), mantissa (bits 0 to 22) and exponent (bits 23 to 29, from 2⁻⁶³ to 2⁶⁴); no bits are 0.0. All are normal, finite numbers:
-copies, and casts to float64 and back, keep the bits.
+A word of 31 bits is stored as the float32 with this sign (bit 30), mantissa (bits 0 to 22) and exponent
+(bits 23 to 29). Zero is 0.0. All words are normal, finite numbers, so that casts to float64 keep the bits.
 """
 
 import time
@@ -21,19 +17,19 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
 
 T = TypeVar("T")
-LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and share of the waited time
+LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # pauses in seconds, and as a share of the waiting time
 WORD = 31  # bits
 _LOW, _EXPONENT = np.uint32(0x3FFFFFFF), np.uint32(64 << 23)
 UNROLLED = 8  # words per step
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """Return a @ b at the highest precision of the inputs' dtype."""
+    """Return a @ b at full precision; the default of JAX on GPUs rounds float32."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """Return `jax.numpy.einsum` at the highest precision of the inputs' dtype."""
+    """Return `jax.numpy.einsum` at full precision, like `matmul`."""
     return jnp.einsum(subscripts, *operands, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -43,7 +39,7 @@ def full_precision() -> AbstractContextManager:
 
 
 def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
-    """Return `jnp.asarray` of a host array, as a plain transfer."""
+    """Copy a host array to the device without compiling a program."""
     if isinstance(values, jax.Array) and (dtype is None or values.dtype == dtype):
         return values
     return jax.device_put(np.asarray(values, dtype))
@@ -55,7 +51,7 @@ def on_host(tree: T) -> T:
 
 
 def when_ready(values: T) -> T:
-    """Return the same values once they are computed; Ctrl-C ends the wait at once."""
+    """Wait until the values are computed, and return them. Ctrl-C ends the wait at once."""
     begun = time.perf_counter()
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
@@ -64,7 +60,7 @@ def when_ready(values: T) -> T:
 
 
 def filled_up(rows: np.ndarray, size: int, fill: float | None = None) -> np.ndarray:
-    """Pad the rows [n, …] to `size` with the last one or `fill`, to use a compiled program."""
+    """Pad rows [n, …] to `size` rows, with copies of the last row or with `fill`."""
     missing = size - len(rows)
     if missing <= 0:
         return rows
@@ -73,13 +69,13 @@ def filled_up(rows: np.ndarray, size: int, fill: float | None = None) -> np.ndar
 
 
 def extended(rows: PyTree, missing: int, mode: str = "edge") -> PyTree:
-    """Repeat the last row of each leaf `missing` times; mode "constant" appends rows of 0."""
+    """Append `missing` copies of the last row to each leaf, or zeros for mode "constant"."""
     pad: Any = jnp.pad
     return jax.tree.map(lambda leaf: pad(leaf, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1), mode), rows)
 
 
 def by_blocks(evaluate: Callable, size: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Join the results of `evaluate` for blocks of `size` rows; the last one is padded."""
+    """Evaluate blocks of `size` rows, and join the results. The last block is padded."""
     found = []
     for start in range(0, len(arrays[0]), size):
         parts = [array[start : start + size] for array in arrays]
@@ -97,7 +93,7 @@ def packed(tree: Any) -> Float[np.ndarray, " P"]:
 
 
 def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:
-    """Return the tree `like` with the numbers of `packed`, as float64 host arrays."""
+    """Return the tree `like` with the numbers of `vector`, as float64 host arrays."""
     dynamic, static = eqx.partition(like, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(dynamic)
     ends = np.cumsum([leaf.size for leaf in leaves])
@@ -107,12 +103,12 @@ def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:
 
 
 def unpacked_alike(vector: Float[np.ndarray, " P"], like: T) -> T:
-    """Return the tree `like` with the numbers of `packed`, on the device, in its dtypes."""
+    """Return the tree `like` with the numbers of `vector`, on the device, in its dtypes."""
     return jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(vector, like), like)
 
 
 def effective_number(weight: Float[np.ndarray, " N"]) -> float:
-    """Return (Σρ)²/Σρ², the number of equal weights with the same variance (Kish 1965)."""
+    """Return (Σ weight)² / Σ weight², the effective number of rows (Kish 1965)."""
     share = np.asarray(weight, np.float64) / np.max(weight)
     return float(np.sum(share) ** 2 / np.sum(share**2))
 
@@ -130,7 +126,7 @@ def n_words(n_bits: int) -> int:
 
 
 def packed_bits(bits: Bool[np.ndarray, "N b"]) -> Float32[np.ndarray, "N W"]:
-    """Return rows of bits as rows of numbers."""
+    """Pack rows of bits into rows of numbers, 31 bits per number."""
     n, width = len(bits), n_words(bits.shape[1])
     flat = np.zeros((n, width * WORD), bool)
     flat[:, : bits.shape[1]] = bits
@@ -140,20 +136,20 @@ def packed_bits(bits: Bool[np.ndarray, "N b"]) -> Float32[np.ndarray, "N W"]:
 
 
 def numbers_of(words: UInt32[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
-    """Return words of 31 bits as numbers."""
+    """Return words of 31 bits as float32 numbers."""
     coded = ((words >> 30) << 31) | ((words & _LOW) + _EXPONENT)
     return np.where(words == 0, np.uint32(0), coded).view(np.float32)
 
 
 def words_of(numbers: Float[Array, "*shape"] | Float[np.ndarray, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Return the inverse of `numbers_of`, for float32 or float64."""
+    """Return the words of float32 or float64 numbers, the inverse of `numbers_of`."""
     coded = jax.lax.bitcast_convert_type(jnp.asarray(numbers).astype(jnp.float32), jnp.uint32)
     low = (coded & jnp.uint32(0x7FFFFFFF)) - _EXPONENT
     return jnp.where(coded == 0, jnp.uint32(0), ((coded >> 31) << 30) | low)
 
 
 def n_bits_shared(x: UInt32[Array, "N W"], z: UInt32[Array, "P W"]) -> Int32[Array, "N P"]:
-    """Return the number of common bits of each pair of rows, faster than a matrix product."""
+    """Return the number of common bits of each pair of rows."""
     missing = -x.shape[1] % UNROLLED
     left, right = (jnp.pad(rows, ((0, 0), (0, missing))).T for rows in (x, z))
 

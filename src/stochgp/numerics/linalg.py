@@ -1,9 +1,4 @@
-"""Cholesky factors of dense matrices on the host, and small matrices inside a step.
-
-The predictor bᵀy of f(x) has the variance hᵀA⁺h = bᵀΣb + hᵀK⁺h, h = [−b; 1], with K⁺ the prior covariance of the training rows and x. It is never
-below the variance of the best predictor. The first term, from the noise, is a sum of squares. The second is the difference of large numbers: if it is
-below its rounding error, that error replaces it.
-"""
+"""Cholesky factors of dense matrices on the host, and of small matrices in compiled code."""
 
 import math
 from collections.abc import Callable
@@ -20,26 +15,25 @@ from jaxtyping import Array, Float
 from stochgp import deadline
 from stochgp.numerics.arrays import matmul
 
-# Entries of K below this share of its largest are 0 in float32: their products would be subnormal, which is a hundred times slower on CPUs.
+# In float32, entries of K below this share of the largest are 0, because subnormal products are slow.
 NEGLIGIBLE = 1e-12
-BLOCK = 2_048  # columns that LAPACK factorises at once: OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
-PRODUCTS = (
-    1 << 18
-)  # multiplications of a product: OpenBLAS divides larger ones among threads, which wait for each other if several threads call it
-UNDIVIDED = 96  # rows of a system: the same of larger factorisations
+BLOCK = 2_048  # columns per call of LAPACK; OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64
+# Larger products and systems run on several threads of OpenBLAS, which wait for each other.
+PRODUCTS = 1 << 18  # multiplications of a product
+UNDIVIDED = 96  # rows of a system
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
-# Shares of the mean diagonal, by bytes of a number.
+# Jitters as shares of the mean diagonal, for 4 and 8 bytes per number.
 LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 JITTERS = {4: (0.0, *LARGER), 8: (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8, *LARGER)}
 
 
 class Factor(NamedTuple):
-    """A Cholesky factor, A + jitter·I = LLᵀ.
+    """A Cholesky factor L of A + jitter·I = LLᵀ.
 
     Parameters
     ----------
     L, jitter : array [N, N], float
-        The lower triangle (entries above the diagonal are arbitrary); the number added to the diagonal of A, in its units.
+        L, with arbitrary entries above the diagonal, and the number that was added to the diagonal of A.
     """
 
     L: Float[np.ndarray, "N N"]
@@ -50,19 +44,19 @@ class Factor(NamedTuple):
         return scipy.linalg.cho_solve((self.L, True), b.astype(self.L.dtype), check_finite=False)
 
     def half(self, k: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """Return L⁻¹k, with kᵀ(A + jitter·I)⁻¹k as the sum of its squares."""
+        """Return L⁻¹k, whose sums of squares are kᵀ(A + jitter·I)⁻¹k."""
         return scipy.linalg.solve_triangular(
             self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
         )
 
     def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """Return L⁻ᵀ `half` = (A + jitter·I)⁻¹k, in the memory of `half`."""
+        """Return L⁻ᵀ `half` = (A + jitter·I)⁻¹k. It overwrites `half`."""
         return scipy.linalg.solve_triangular(
             self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
         )
 
     def times(self, factor: float) -> "Factor":
-        """Return the factor of factor · A, in the memory of L."""
+        """Return the Cholesky factor of `factor` · A. It overwrites L."""
         np.multiply(self.L, self.L.dtype.type(math.sqrt(factor)), out=self.L)
         return Factor(self.L, factor * self.jitter)
 
@@ -72,16 +66,16 @@ class Factor(NamedTuple):
 
 
 def inverse_root(precision: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
-    """Return the lower triangular R with RRᵀ = Λ⁻¹, R = U⁻ᵀ and Λ = UUᵀ, on the host."""
+    """Return the lower triangular R with RRᵀ = Λ⁻¹ for the precision matrix Λ."""
     flipped = np.linalg.cholesky(precision[::-1, ::-1])
     return scipy.linalg.solve_triangular(flipped, np.eye(len(flipped)), lower=True)[::-1, ::-1].T
 
 
 def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
-    """Return the factor of A = fill(), in its memory, with the first sufficient jitter.
+    """Return the Cholesky factor of A = fill(), with the smallest jitter that suffices.
 
-    Only the upper triangle of A is read. An attempt overwrites A, so `fill` is called for each. Raises ValueError if no jitter suffices, and
-    TimeIsUpError if the time of the first blocks shows that the others would end after a deadline.
+    Only the upper triangle of A is read. Each attempt calls `fill` and overwrites A. Raises ValueError if no
+    jitter suffices, and TimeIsUpError if the factorisation would end after a deadline.
     """
     A: Any = fill()
     for share in JITTERS[A.itemsize]:
@@ -93,11 +87,11 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
         if _made_in(L) and math.isfinite(L[-1, -1]):
             return Factor(L, jitter)
         del L
-    raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
+    raise ValueError("the kernel matrix cannot be factorised; check that inputs and parameters are finite")
 
 
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise the lower triangle of a column-major matrix in place; False without factor.
+    """Factorise the lower triangle of a matrix in place. Return False if that fails.
 
     Blocks of columns are factorised in turn, each after subtracting products with earlier blocks.
     """
@@ -105,7 +99,7 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     for first in range(0, N, BLOCK):
         block, last = slice(first, first + BLOCK), min(first + BLOCK, N)
         for i in range(first, N if first else 0, BLOCK):
-            with np.errstate(invalid="ignore", over="ignore"):  # above the diagonal lies anything
+            with np.errstate(invalid="ignore", over="ignore"):  # arbitrary entries above the diagonal
                 L[i : i + BLOCK, block] -= L[i : i + BLOCK, :first] @ L[block, :first].T
         D = np.asfortranarray(L[block, block])
         if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
@@ -114,26 +108,30 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
         for i in range(last, N, BLOCK):
             rows = L[i : i + BLOCK, block]
             rows[:] = scipy.linalg.solve_triangular(D, rows.T, lower=True, check_finite=False).T
-        done = (3 - 2 * last / N) * (last / N) ** 2  # of all multiplications
+        done = (3 - 2 * last / N) * (last / N) ** 2  # share of all multiplications
         if last < N and begun < math.inf:
             deadline.require((begun - deadline.left()) * (1 / done - 1))
     return True
 
 
-ROUNDINGS = 4.0  # the error of hᵀK⁺h in eps k(x, x) ‖h‖²: against long double its root mean square is 2 to 5, its maximum 4 to 9
+ROUNDINGS = 4.0  # in eps k(x, x) ‖h‖²; measured root mean squares: 2 to 5
 
 
 def rounding_error(prior: Any, weight: Any, dtype: DTypeLike) -> Any:
-    """Return the rounding error 4 eps k(x, x) (1 + ‖b‖²) of hᵀK⁺h; `weight` is ‖b‖²."""
+    """Return the rounding error 4 eps k(x, x) (1 + ‖b‖²) of hᵀK⁺h; `weight` is ‖b‖².
+
+    The predictor bᵀy of f(x) has the variance bᵀΣb + hᵀK⁺h with h = [−b; 1]. K⁺ is the prior covariance of
+    the training rows and x.
+    """
     return ROUNDINGS * float(np.finfo(dtype).eps) * prior * (1 + weight)
 
 
 def safe_covariance(
     of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:
-    """Return BᵀΣB + HᵀK⁺H + diag(rounding error), in the memory of `rest`.
+    """Return the covariance `of_noise` + `rest` + diag(`rounding`). It overwrites `rest`.
 
-    If the second term has negative eigenvalues beyond its error, the nearest positive semi-definite matrix replaces it.
+    If `rest` has negative eigenvalues, the nearest positive semi-definite matrix replaces it.
     """
     rest += rest.T.copy()
     rest *= 0.5
@@ -150,7 +148,7 @@ def safe_covariance(
 def stacked_product(
     a: Float[np.ndarray, "*B n m"], b: Float[np.ndarray, "*B m p"]
 ) -> Float[np.ndarray, "*B n p"]:
-    """Return a @ b of stacks of small matrices, on the thread of the caller."""
+    """Return a @ b for stacks of small matrices, on one thread."""
     width = max(1, PRODUCTS // max(1, a.shape[-2] * a.shape[-1]))
     if width >= b.shape[-1]:
         return a @ b
@@ -159,7 +157,7 @@ def stacked_product(
 
 
 def stacked_solve(A: Float[np.ndarray, "B n n"], b: Float[np.ndarray, "B n S"]) -> Float[np.ndarray, "B n S"]:
-    """Return A⁻¹b of stacks of positive definite matrices, on the thread of the caller, by halves of large ones.
+    """Return A⁻¹b for stacks of positive definite matrices, on one thread.
 
     Raises LinAlgError if a matrix is singular.
     """
@@ -175,12 +173,12 @@ def stacked_solve(A: Float[np.ndarray, "B n n"], b: Float[np.ndarray, "B n S"]) 
 
 
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Return L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN without a factor."""
+    """Return L⁻¹ with A = LLᵀ, or NaN if A is not positive definite."""
     return invert_lower(jnp.linalg.cholesky(A))
 
 
 def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Return L⁻¹ by blocks: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]."""
+    """Return L⁻¹ from blocks: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]."""
     n = L.shape[0]
     if n <= LARGEST_SOLVE:
         return solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True)
@@ -191,12 +189,12 @@ def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def one_by_one(of: Callable[[Array], Array], matrices: Float[Array, "L M M"]) -> Float[Array, "L ..."]:
-    """Apply `of` to one matrix at a time: two batches under `vmap` may deadlock (JAX 0.10.2)."""
+    """Apply `of` to one matrix at a time, because `vmap` may deadlock (JAX 0.10.2)."""
     return of(matrices[0])[None] if len(matrices) == 1 else jax.lax.map(of, matrices)
 
 
 def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """Return L and the jitter of `JITTERS` with A + jitter·I = LLᵀ; L is NaN if none suffices."""
+    """Return L and the jitter of A + jitter·I = LLᵀ; L is NaN if no jitter suffices."""
     scale, shares = jnp.mean(jnp.diagonal(A)), jnp.asarray(JITTERS[A.dtype.itemsize], A.dtype)
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
@@ -227,9 +225,10 @@ def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Fl
 def whiten(
     inverse: Float[Array, "M M"], A: Float[Array, "M M"], K: Float[Array, "M N"]
 ) -> Float[Array, "M N"]:
-    """Return W = L⁻¹K, A = LLᵀ, given L⁻¹ as `inverse`, with its own derivative.
+    """Return W = L⁻¹K for `inverse` = L⁻¹ and A = LLᵀ, with a custom derivative.
 
-    In reverse mode K̄ = L⁻ᵀW̄, Ā = −sym(L⁻ᵀ Ψ L⁻¹) with Ψ = Φ(W̄Wᵀ); Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527).
+    In reverse mode, K̄ = L⁻ᵀW̄ and Ā = −sym(L⁻ᵀ Φ(W̄Wᵀ) L⁻¹). Φ keeps the lower triangle and half of the
+    diagonal (Murray 2016, arXiv 1602.07527).
     """
     return matmul(inverse, K)
 

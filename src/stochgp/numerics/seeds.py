@@ -1,6 +1,6 @@
 """Keys and draws of `jax.random`, computed on the host to save compiling.
 
-JAX compiles a program for each of their shapes, in 0.1 to 1 s; a network's weights need five.
+JAX would compile a program for each shape, which takes 0.1 to 1 s.
 """
 
 import math
@@ -17,13 +17,13 @@ from scipy.special import erfinv
 Words = tuple[int, int]  # two words of 32 bits
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-LARGEST = 1 << 18  # most numbers with bits made on the host
+LARGEST = 1 << 18  # maximum number of values drawn on the host
 
 
 def as_key(random_state: Any) -> PRNGKeyArray:
     """Return a key from None (fresh entropy), an integer, a NumPy generator or a key.
 
-    An integer lies between 0 and 2³² − 1; a NumPy RandomState or Generator advances. Raises ValueError for anything else.
+    An integer must be between 0 and 2³² − 1. Raises ValueError for other values.
     """
     if random_state is None:
         return _key(int(np.random.SeedSequence().generate_state(1)[0]))
@@ -37,12 +37,12 @@ def as_key(random_state: Any) -> PRNGKeyArray:
     if whole and 0 <= random_state < 2**32:
         return _key(int(random_state))
     raise ValueError(
-        f"random_state is {random_state!r}; it must be None, an integer from 0 to 2**32 - 1, a NumPy RandomState or Generator"
+        f"random_state must be None, an integer from 0 to 2**32 - 1, a NumPy RandomState or Generator, but is {random_state!r}"
     )
 
 
 def _key(seed: int) -> PRNGKeyArray:
-    """Return `jax.random.key(seed)`, without compiling for JAX's default generator."""
+    """Return `jax.random.key(seed)`, for the default generator without compiling."""
     if jax.config.jax_default_prng_impl != "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
         return jax.random.key(seed)
     return key_of((0, seed))
@@ -59,7 +59,7 @@ def words_of(key: PRNGKeyArray) -> tuple[int, ...]:
 
 
 def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[np.ndarray, " n"]:
-    """Return at most `most` of the rows, at random, in their order."""
+    """Return at most `most` random row numbers, in ascending order."""
     return np.sort(np.random.default_rng(seed).permutation(n_rows)[:most])
 
 
@@ -81,7 +81,7 @@ def split_key(key: PRNGKeyArray, n: int = 2) -> list[PRNGKeyArray]:
 
 
 def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
-    """Return `jax.random.fold_in(key, number)`: key `number` of any longer split."""
+    """Return `jax.random.fold_in(key, number)`."""
     if not _is_plain(key):
         return jax.random.fold_in(key, number)
     high, low = _threefry(words_of(key), np.array([number], np.uint32))
@@ -89,7 +89,7 @@ def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """Return `jax.random.normal(key, shape, dtype)`; made on the host, a NumPy array that agrees up to rounding."""
+    """Return `jax.random.normal(key, shape, dtype)` up to rounding, as a NumPy array."""
     if not _fits_host(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
     low, one = np.nextafter(np.float32(-1), np.float32(0)), np.float32(1)
@@ -103,7 +103,7 @@ def uniform(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike, minval:
         return jax.random.uniform(key, shape, dtype, minval, maxval)
     low, high = np.float32(minval), np.float32(maxval)
     fraction = _fractions(key, math.prod(shape)).astype(np.float64)
-    scaled = fraction * np.float64(high - low) + low  # rounded once, like XLA with all optimisations
+    scaled = fraction * np.float64(high - low) + low  # rounded once, as XLA does
     return np.maximum(low, scaled.astype(np.float32)).reshape(shape)
 
 
@@ -131,7 +131,7 @@ def _bits(words: tuple[int, ...], n: int) -> UInt32[np.ndarray, " n"]:
 
 
 def _threefry(words: tuple[int, ...], counters: UInt32[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
+    """Return words of Threefry-2x32 with 20 rounds (Salmon et al. 2011), as in JAX."""
     keys = np.array([*words, words[0] ^ words[1] ^ 0x1BD11BDA], np.uint32)
     x0, x1 = np.full(len(counters), keys[0]), counters + keys[1]
     for group in range(5):

@@ -11,24 +11,23 @@ from jaxtyping import Array, Float, Int32
 
 from stochgp.numerics.arrays import on_device
 
-FEW_ROWS = 32  # up to this many rows, a loop over the trees takes longer than the comparisons
+FEW_ROWS = 32  # up to this many rows, all trees are evaluated at once
 
 
 class Trees(eqx.Module):
-    """The function g(x) = Σ_t leaves[t, b_t(x)], with symmetric trees t of depth d.
+    """The function g(x) = Σ_t leaves[t, b_t(x)] of symmetric trees t with depth d.
 
-    b_t(x) has the binary digits [x[inputs[t, k]] > thresholds[t, k]], k = 1 … d, the first one highest. Each level of a tree has one split, so a tree is d
-    comparisons and a table of 2^d numbers.
+    The leaf number b_t(x) has the binary digits x[inputs[t, k]] > thresholds[t, k], k = 1 … d.
     """
 
-    __getattribute__ = object.__getattribute__  # methods are plain, not the pytrees of Equinox
+    __getattribute__ = object.__getattribute__  # plain methods, which are no pytrees
 
     inputs: Int32[Any, "T d"]
     thresholds: Float[Any, "T d"]
     leaves: Float[Any, "T L"]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """Return g, one tree after the other, with memory for N rows of d numbers."""
+        """Return g(x) for each row, one tree after the other."""
         place = 2 ** jnp.arange(self.inputs.shape[1] - 1, -1, -1, dtype=jnp.int32)
 
         def add(total: Array, tree: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -47,11 +46,11 @@ class Trees(eqx.Module):
             return Trees(self.inputs, self.thresholds, on_device(leaves, leaves.dtype))
 
     def on_host(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """Return g in NumPy, without compiling."""
+        """Return g(x) for each row, computed with NumPy."""
         inputs, thresholds, leaves = (
             np.asarray(part) for part in (self.inputs, self.thresholds, self.leaves)
         )
-        if 0 < len(X) <= FEW_ROWS and len(leaves):  # all trees at once, added in the same order
+        if 0 < len(X) <= FEW_ROWS and len(leaves):  # all trees at once, summed in the same order
             place = 2 ** np.arange(inputs.shape[1])[::-1]
             leaf = (X[:, inputs] > thresholds) @ place
             return np.cumsum(leaves[np.arange(len(leaves)), leaf], axis=1, dtype=np.float64)[:, -1]
@@ -65,7 +64,7 @@ class Trees(eqx.Module):
 
 
 def joined(trees: Sequence[Trees], factor: float = 1.0) -> Trees:
-    """Return their sum times a factor, on the device."""
+    """Return the sum of the trees times a factor, on the device."""
     every = [(tree.inputs, tree.thresholds, tree.leaves) for tree in trees]
     inputs, thresholds, leaves = (np.concatenate(part) for part in zip(*every, strict=True))
     with jax.enable_x64(True):

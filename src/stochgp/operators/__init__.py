@@ -1,4 +1,4 @@
-"""K + Σ as products with blocks of its rows, on one device or spread over several."""
+"""The matrix K + Σ as products with blocks of its rows, on one or several devices."""
 
 from .kernel import BLOCK, KernelOperator
 

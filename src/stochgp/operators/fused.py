@@ -1,8 +1,7 @@
-"""K V in one pass on a GPU: distances, kernel and sums of a tile stay in registers.
+"""Fused products K V on a GPU: distances, kernel and sums of a tile stay in registers.
 
-A program of the grid takes some rows and a part of the columns, in steps; the sums of the parts are added at the end, in a fixed order. Every
-product is in full float32. It is written in Pallas, which JAX compiles by Triton. Later versions of JAX will not: then the import of this file
-fails, and products are by tiles.
+Each program of the grid sums some rows over a part of the columns, in full float32. Pallas compiles it with
+Triton. In versions of JAX without it, this import fails, and products are computed tile by tile.
 """
 
 from collections.abc import Callable
@@ -20,19 +19,19 @@ from stochgp.kernels.base import Points, above
 from stochgp.numerics.arrays import matmul
 from stochgp.parameters import AbstractParameter, value_of
 
-DIRECT = 4  # most coordinates with differences squared one by one; more use a matrix product
-MOST = 128  # coordinates of a row: each costs time here, and hardly any in XLA's tiles
-DEPTH = 16  # minimum depth of matrix products in Triton, to which coordinates and sides are padded
-NARROW, WIDEST = 2, 128  # most right-hand sides summed one by one, and in one call
+DIRECT = 4  # up to this many coordinates, differences are squared directly; more use a matrix product
+MOST = 128  # maximum number of coordinates of a row; XLA is faster for more
+DEPTH = 16  # minimum depth of matrix products in Triton; arrays are padded to it
+NARROW, WIDEST = 2, 128  # maximum number of right-hand sides that are summed one by one, and per call
 WARPS = 4
-PROGRAMS = 4096  # target: dozens for each of a GPU's hundred multiprocessors
+PROGRAMS = 4096  # target number: dozens for each multiprocessor of a GPU
 
-Block = tuple[int, int]  # rows and columns of one step of a program: powers of two
+Block = tuple[int, int]  # rows and columns of a step of a program; powers of two
 Parts = dict[str, Any]
-"""Of prepared rows: "apart" [Q, N], differences taken one by one; "coordinates" [A, N], A a multiple of `DEPTH`, and their "norms" [N].
+"""Arrays of prepared rows or of right-hand sides.
 
-Of right-hand sides, or of sums of them: "wide" [P, W], W a power of two from `DEPTH` to `WIDEST`, and "narrow" [C, P], C at most `NARROW`. A kind without
-entries is missing.
+Rows have "apart" [Q, N] for direct differences, or "coordinates" [A, N] and "norms" [N], or all three. A is a
+multiple of `DEPTH`. Right-hand sides have "wide" [P, W] (W a power of two) and "narrow" [C, P] (C ≤ `NARROW`).
 """
 
 
@@ -55,10 +54,10 @@ def product(
     block: Block | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B S"]:
-    """Return Σ_j k(x_i, z_j) V_js in float32, for k = variance · f(s).
+    """Return Σ_j k(x_i, z_j) V_js in float32 for a stationary kernel k.
 
-    `kernel.prepare` returns rows and columns with the same centre. `block` None = a default for these numbers of coordinates and right-hand
-    sides. With `interpret` the programs run one after the other, on any device.
+    `kernel.prepare` must have prepared rows and columns with the same centre. `block=None` means the default.
+    With `interpret`, the programs run one after the other, on any device.
     """
     S = V.shape[1]
     if S > WIDEST:
@@ -110,7 +109,7 @@ def _extended(parts: Parts, n: int) -> Parts:
 
 
 def _specs(parts: Parts, size: int, index: Callable) -> Parts:
-    """Return the blocks of `size` rows of a program, at `index` of the program's numbers."""
+    """Return specifications of blocks of `size` rows, at `index(i, p)` of program (i, p)."""
 
     def spec(name: str, leaf: Array) -> pl.BlockSpec:
         if name == "wide":
@@ -128,7 +127,7 @@ def _sums(
     grid: tuple[int, int, int],
     interpret: bool,
 ) -> Parts:
-    """Return the sums of every part, "wide" [parts, B, W] and "narrow" [parts, C, B]."""
+    """Return the sums of all parts: "wide" [parts, B, W] and "narrow" [parts, C, B]."""
     (X, Z, sides), (n_blocks, n_parts, n_steps) = parts, grid
     is_parameter = lambda leaf: isinstance(leaf, AbstractParameter)
     by_value = jax.tree.map(lambda leaf: value_of(leaf, jnp.float32), kernel, is_leaf=is_parameter)
@@ -199,7 +198,7 @@ def _program(
 
 
 def _squares(x: Parts, z: Parts, at: Any) -> Float[Array, "R C"]:
-    """Return squared distances of the joint coordinates, as in `squared_distances`."""
+    """Return squared distances with a matrix product, as in `squared_distances`."""
     starts = range(0, x["coordinates"].shape[0], DEPTH)
     slices = [pl.ds(first, DEPTH) for first in starts]
     products = sum(matmul(x["coordinates"][some, :].T, z["coordinates"][some, at]) for some in slices)

@@ -1,6 +1,6 @@
-"""K + Σ as products with blocks of its rows, tile by tile; a full matrix only on request.
+"""The matrix K + Σ as products with blocks of its rows, computed tile by tile.
 
-With a mesh, `NamedSharding` divides arrays [P, ...] by rows. A product with B rows adds up parts of B S numbers; XLA divides everything else.
+With a mesh of devices, arrays [P, ...] are divided by rows.
 """
 
 import dataclasses
@@ -20,27 +20,27 @@ from stochgp.numerics.arrays import einsum, extended, matmul
 from stochgp.parameters import Frozen, cast, value_of
 from stochgp.sharding import AXIS, SPREAD, TILE, WHOLE, on_all, spread
 
-BLOCK = 512  # rows of K at a time in products with A, and when K is filled
+BLOCK = 512  # rows of K per block in products, and when K is stored
 
 
 class KernelOperator(eqx.Module):
-    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Build it with `of`.
+    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Create it with `of`.
 
-    Right-hand sides V are [P, S]: N rows, then P − N rows of zeros, which `pad` adds and `unpad` removes. Products use tiles of T columns, so that only one
-    tile is in memory. With `wide`, entries in the operator's dtype are summed in float64.
+    Right-hand sides V [P, S] have N rows and P − N rows of zeros, which `pad` adds and `unpad` removes. A
+    product holds one tile of T columns of K in memory. With `wide=True`, it is summed in float64.
 
     Parameters
     ----------
     kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
-        k, the mean of the rows, and X after `kernel.prepare`; rows after N repeat the last row.
+        The kernel k, the mean of the rows, and X after `kernel.prepare`, padded with copies of the last row.
     noise, kept : array [P], array [P, P] or None
-        diag(Σ), with ones after N; K, or None if every product evaluates it again.
+        The diagonal of Σ, padded with ones; the stored K, or None if every product evaluates K again.
     size, tile, keep : int, int, bool
-        N; T, a divisor of the number of columns of each device; True if a solver may keep K.
+        The number N of rows, the number T of columns in a tile, and True if a solver may store K.
     inputs : array [N, D], optional
-        X.
+        The rows X.
     mesh : Mesh, optional
-        Devices that have equal parts of the rows; None = one device.
+        The devices, each with an equal part of the rows; None = one device.
     """
 
     kernel: AbstractKernel
@@ -67,12 +67,12 @@ class KernelOperator(eqx.Module):
     ) -> "KernelOperator":
         """Return the operator of rows X; `noise_variance` is one variance or one per row [N].
 
-        Raises ValueError for another shape of the noise, and for no rows.
+        Raises ValueError for another shape of the noise, or if X has no rows.
         """
         N, noise = X.shape[0], jnp.asarray(noise_variance, X.dtype)
         if N == 0 or noise.shape not in ((), (N,)):
             raise ValueError(
-                f"expected rows X [N, D] with N > 0 and one noise variance or [N] of them, got {X.shape} and {noise.shape}"
+                f"X must have rows, and noise_variance one number or one per row, but shapes are {X.shape} and {noise.shape}"
             )
         plain: AbstractKernel = value_of(kernel)
         n_parts, centre = 1 if mesh is None else mesh.size, jnp.mean(X, axis=0)
@@ -99,19 +99,19 @@ class KernelOperator(eqx.Module):
     # Placement and rows of arrays
 
     def placed(self, array: Array, axis: int | None = 0) -> Array:
-        """Place an array with P entries on `axis` like the rows; None = whole on every device."""
+        """Divide an array along `axis` like the rows; None = a copy on every device."""
         if self.mesh is None:
             return array
         return on_all(array, self.mesh) if axis is None else spread(array, self.mesh, axis)
 
     def _constrained(self, array: Array, spec: P = SPREAD) -> Array:
-        """Constrain the placement in traced code: rows spread like the operator's, or whole."""
+        """Constrain the placement of an array in traced code."""
         if self.mesh is None:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
 
     def pad(self, V: Float[Array, "N S"]) -> Float[Array, "P S"]:
-        """Return V with rows of zeros up to P, placed like the operator's rows."""
+        """Append rows of zeros to V, up to P rows, and divide them like the rows of K."""
         return self._constrained(jnp.pad(V, ((0, self.padded - self.size), (0, 0))))
 
     def unpad(self, V: Float[Array, "P S"]) -> Float[Array, "N S"]:
@@ -123,13 +123,13 @@ class KernelOperator(eqx.Module):
         return jax.tree.map(lambda leaf: self._constrained(leaf[indices], WHOLE), self.rows)
 
     def prepare(self, Z: Float[Array, "M D"]) -> PyTree:
-        """Prepare other rows for products with these."""
+        """Prepare other rows for products with the rows of this operator."""
         return self.kernel.prepare(Z, self.centre)
 
     # Products
 
     def times(self, rows: PyTree, V: Float[Array, "P S"], *, wide: bool = False) -> Float[Array, "B S"]:
-        """Return k(rows, X) V, in one pass on a GPU if `fused` supports it, or tile by tile."""
+        """Return k(rows, X) V, with the fused GPU program if it applies, or tile by tile."""
         V = in_float64(V) if wide else V
         if self.mesh is None:
             return _fused_times(self, rows, V) if self._is_fused(V) else self.by_tiles(rows, V)
@@ -145,7 +145,7 @@ class KernelOperator(eqx.Module):
         )
 
     def by_tiles(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
-        """Return `times`, tile after tile of K. Inside `jax.shard_map` it uses one device's columns."""
+        """Return k(rows, X) V tile by tile. In `jax.shard_map`, X has the rows of one device."""
         tiles = self._tiles(V)
         product = lambda item: matmul(self.kernel.between(rows, item[0]), item[1])
         first = jax.tree.map(lambda leaf: leaf[0], tiles)
@@ -157,9 +157,9 @@ class KernelOperator(eqx.Module):
         return jax.lax.scan(lambda total, item: (total + product(item), None), zeros, tiles)[0]
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
-        """Return k(rows_s, X) V_s for each s, with R rows of `rows` [S R, ...] per column of V.
+        """Return k(rows_s, X) V_s for each column s of V, with R of the rows per column.
 
-        Derivatives evaluate a tile again instead of storing it. Works without a mesh only.
+        Derivatives evaluate tiles again instead of storing them. A mesh is not supported.
         """
         S = V.shape[1]
         R = jax.tree.leaves(rows)[0].shape[0] // S
@@ -173,12 +173,12 @@ class KernelOperator(eqx.Module):
         return jax.lax.scan(add, jnp.zeros((S, R), self.dtype), self._tiles(V))[0]
 
     def _tiles(self, V: Float[Array, "P S"]) -> PyTree:
-        """Return the prepared rows and V with the axes [tiles, T] instead of [P]."""
+        """Return the prepared rows and V, with axes [tiles, T] instead of [P]."""
         shape = len(V) // self.tile, self.tile
         return jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), (self.rows, V))
 
     def _is_fused(self, V: Float[Array, "P S"]) -> bool:
-        """Return True if products use `fused`: on one GPU, and if JAX can compile it."""
+        """Return True if products use the fused program: on one GPU, if JAX can compile it."""
         if jax.default_backend() != "gpu" or self.mesh is not None:
             return False
         try:
@@ -190,16 +190,16 @@ class KernelOperator(eqx.Module):
     def rows_times(
         self, indices: Int[Array, " B"], V: Float[Array, "P S"], *, wide: bool = False
     ) -> Float[Array, "B S"]:
-        """Return K V for rows of these indices, from K if it is kept."""
+        """Return these rows of K V, from the stored K if there is one."""
         if self.kept is None:
             return self.times(self.take(indices), V, wide=wide)
-        # gathered also if they follow each other: XLA copies a slice on one thread
+        # not a slice, even for consecutive rows: XLA copies slices on one thread
         return matmul(self.kept[indices], in_float64(V) if wide else V)
 
     def matvec(
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, *, wide: bool = False
     ) -> Float[Array, "P S"]:
-        """Return A V in V's dtype, in blocks of `n_rows` rows (None = all); rows after N are 0."""
+        """Return A V in the dtype of V, computed in blocks of `n_rows` rows."""
         at_once = self.kept is None and self._is_fused(in_float64(V) if wide else V)
         n_rows = self.size if at_once else min(n_rows, self.size)
         product = lambda rows: self.rows_times(rows, V, wide=wide).astype(V.dtype)
@@ -222,26 +222,26 @@ class KernelOperator(eqx.Module):
         return self._constrained(jax.vmap(of_row)(self.rows) + self.noise, WHOLE)[: self.size]
 
     def dense(self) -> Float[Array, "N N"]:
-        """Return A as a matrix of N² numbers."""
+        """Return A as a dense matrix."""
         here = self.take(jnp.arange(self.size))
         return self.kernel.between(here, here) + jnp.diag(self.noise[: self.size])
 
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with or without K; None = as `keep` allows. A mesh keeps none."""
+        """Return the operator with or without a stored K; None = as the field `keep` states."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 
     def astype(self, dtype: DTypeLike) -> "KernelOperator":
-        """Return the same numbers in another dtype, without K."""
+        """Return the operator in another dtype, without a stored K."""
         return cast(self.keeping(False), dtype)
 
 
 def in_float64(V: Float[Array, "T S"]) -> Float[Array, "T S"]:
     """Return V in float64 if x64 is enabled, so that products with K are summed in float64.
 
-    Predictive means are such products. If rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times the mean, and float32 would keep only two digits.
+    Terms of a predictive mean may be 10⁵ times as large as the mean. Float32 sums would keep two digits.
     """
     return V.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
@@ -249,7 +249,7 @@ def in_float64(V: Float[Array, "T S"]) -> Float[Array, "T S"]:
 def filled(
     out: Float[Array, "P S"], size: int, n_rows: int, product: Callable[[Array], Float[Array, "B S"]]
 ) -> Float[Array, "P S"]:
-    """Return `out` with its first `size` rows from `product(indices)`, in overlapping blocks."""
+    """Fill the first `size` rows of `out` with `product(indices)`, in blocks of `n_rows`."""
     starts = jnp.minimum(jnp.arange(-(-size // n_rows)) * n_rows, size - n_rows).astype(jnp.int32)
 
     def fill(out: Array, start: Array) -> tuple[Array, None]:
@@ -261,7 +261,7 @@ def filled(
 
 @eqx.filter_custom_jvp
 def _fused_times(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
-    """Return k(rows, X) V by one program on a GPU, else by tiles; derivatives are by tiles."""
+    """Return k(rows, X) V with one GPU program, or with tiles. Derivatives use tiles."""
     from stochgp.operators import fused
 
     kernel, columns = operator.kernel.radial, operator.rows
@@ -278,7 +278,7 @@ def _fused_times_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @eqx.filter_jit
 def _evaluate(operator: KernelOperator) -> Float[Array, "P P"]:
-    """Return K, filled in place block by block."""
+    """Return K, computed in blocks of rows."""
     P = operator.padded
     rows = lambda indices: operator.kernel.between(operator.take(indices), operator.rows)
     return filled(jnp.zeros((P, P), operator.dtype), P, min(BLOCK, P), rows)

@@ -1,4 +1,4 @@
-"""Solvers of (K + Σ) α = b."""
+"""Solvers of linear systems (K + Σ) α = b."""
 
 from stochgp.numerics.linalg import Factor
 

@@ -18,55 +18,53 @@ from stochgp.solvers.preconditioners import Preconditioner, low_rank_plus_neighb
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
-ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner costs about ten products with K
-DAMPING = 3.0
-DAMPING_BESIDE = 0.2  # neighbours capture too little of smooth directions: on kin40k 12 steps instead of 16
-# [P, C], and float64 ones: five of a state before, after and at the best step, and some within a step.
+ENTRIES_PER_ROW = 64  # rank² / N; the preconditioner then costs about ten products with K
+DAMPING = 3.0  # without neighbours
+DAMPING_BESIDE = 0.2  # with neighbours
+# Arrays [P, C] in the dtype of the operator, and in float64: three states, and parts of a step.
 ARRAYS, WIDE_ARRAYS = 6, 16
-NEIGHBOUR_BYTES = 40  # per neighbour of a row, while regressions are computed and joined
+NEIGHBOUR_BYTES = 40  # per row and neighbour, while the regressions are computed
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is built
-FACTORS_BESIDE = 2.8  # the same with neighbours
-# Relative error of K p from which products are summed in float64: 1.6e-2 on kin40k, where float32 sums doubled the steps, at most 5e-4 on five other sets.
+FACTORS_BESIDE = 2.8  # FACTORS with neighbours
+# Products are summed in float64 if the relative rounding error of K p exceeds this.
 ROUNDING = 1e-3
 
 
 class CG(AbstractIterativeSolver):
-    """Preconditioned conjugate gradients for A α = b, A = K + Σ, one column at a time.
+    """Preconditioned conjugate gradients for A α = b with A = K + Σ.
 
-    A step is one product with A. The iteration
+    Each step needs one product with A. The iteration
 
         x ← x + a p,  r ← r − a A p,  a = rᵀp / pᵀAp;   p ← P⁻¹r + c p,  c = −(P⁻¹r)ᵀAp / pᵀAp
 
-    minimises ‖x − α‖_A, while its residual r goes up and down. The returned solution is the smoothed one (Schönauer; Weiss 1994),
+    minimises ‖x − α‖_A, but the norm of its residual r may rise. The solver returns the smoothed solution y,
 
-        y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖,
+        y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖  (Schönauer; Weiss 1994).
 
-    whose residual s only falls. If stopped early it also predicts better than x.
+    The norm of its residual s never rises.
 
-    The preconditioner is P = FFᵀ + (Vecchia's approximation of K − FFᵀ + D, see `Preconditioner`), with FFᵀ a partial Cholesky
-    factorisation of K of rank `rank`, and D = Σ + `damping` · mean(diag(K − FFᵀ)) I. Without neighbours P = FFᵀ + D; with rank 0 it is the diagonal of A.
+    The preconditioner is P = FᵀF plus Vecchia's approximation of K − FᵀF + D (see `Preconditioner`). FᵀF is a
+    partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. Without neighbours,
+    P = FᵀF + D, or the diagonal of A if the rank is 0.
 
-    Products are in the operator's dtype, other numbers in float64 with x64 enabled, as in `solve`; p is rounded to the product's dtype. Products are
-    summed in float64 too if the rounding of float32 sums exceeds a thousandth of b; the entries of K are not. After every check of the residual
-    that does not end the run, one step recomputes b − A x and b − A y. A column stops if its s is rounding, or its pᵀAp is not positive.
+    Products have the dtype of the operator, and other numbers are float64 if x64 is enabled. After each
+    measurement of the residual, a step recomputes r and s. A column stops once s is a rounding error.
 
     Parameters
     ----------
     epochs : int
-        Steps at most, each measurement of the residual counted as one.
+        The maximum number of steps. Each measurement of the residual counts as a step.
     rank : int or None
-        Rank of FFᵀ; None = about 8 √N, at most 1,000.
+        The rank of FᵀF; None = about 8 √N, at most 1,000.
     damping : float or None
-        Damping of P, as a multiple of the mean diagonal of K − FFᵀ; None = 0.2 with neighbours, else 3.
+        The damping of P, a multiple of the mean diagonal of K − FᵀF; None = 0.2 with neighbours, else 3.
     check_every : int
         Steps between measurements of the residual.
     neighbours : int or None
-        Neighbours of each row; None = 24 beyond 3,000 rows, else 0. Always 0 if the kernel has no metric to find them, or on a mesh.
+        Neighbours of each row; None = 24 for more than 3,000 rows, else 0. It is 0 on several devices.
     """
 
-    tolerance_share: ClassVar[float] = (
-        0.5  # on keggdirected a residual of 0.02 left 3.3 % in RMSE, one more step 0.4 %
-    )
+    tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual
     knows_residual: ClassVar[bool] = True
     epochs: int = 1000
     rank: int | None = None
@@ -78,14 +76,14 @@ class CG(AbstractIterativeSolver):
         if self.epochs < 1 or self.check_every < 1:
             raise ValueError("epochs and check_every must be at least 1")
         if self.rank is not None and self.rank < 0:
-            raise ValueError(f"rank is {self.rank}; it must be at least 0, or None")
+            raise ValueError(f"rank must be at least 0 or None, but is {self.rank}")
         if self.neighbours is not None and self.neighbours < 0:
-            raise ValueError(f"neighbours is {self.neighbours}; it must be at least 0, or None")
+            raise ValueError(f"neighbours must be at least 0 or None, but is {self.neighbours}")
         if self.damping is not None and not 0 <= self.damping < math.inf:
-            raise ValueError(f"damping is {self.damping}; it must be finite and at least 0, or None")
+            raise ValueError(f"damping must be finite and at least 0, or None, but is {self.damping}")
 
     def preconditioner_size(self, n_rows: int) -> tuple[int, int]:
-        """Return the preconditioner's rank and neighbours of each row for `n_rows` rows."""
+        """Return the rank and the number of neighbours for `n_rows` rows."""
         rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * n_rows)) if self.rank is None else self.rank
         usual = NEIGHBOURS if n_rows > SMALL else 0
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
@@ -128,7 +126,7 @@ class CG(AbstractIterativeSolver):
         state: "CGState",
         batch: Any,
     ) -> tuple["CGState", Float[Array, " S"], None]:
-        """Take one step, with one product; return the squared residual of the new point."""
+        """Take one step with one product. Return the state and its squared residual norms."""
         advance, correct = partial(_advanced, operator, constants), partial(_corrected, operator, b)
         state = jax.lax.cond(state.stale, correct, advance, state)
         return state, _sums(state.s**2), None
@@ -137,7 +135,7 @@ class CG(AbstractIterativeSolver):
         return state.y.astype(state.given)
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Bytes of the states, and of the preconditioner while it is built."""
+        """Return the peak bytes of the states and of building the preconditioner."""
         R, m = self.preconditioner_size(n_rows)
         of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
         return solve_bytes(
@@ -145,12 +143,12 @@ class CG(AbstractIterativeSolver):
         )
 
     def after_check(self, state: "CGState") -> "CGState":
-        """Mark the residuals to be corrected in the next step."""
+        """Return a state whose residuals the next step recomputes."""
         return eqx.tree_at(lambda s: s.stale, state, jnp.asarray(True))
 
 
 class CGState(eqx.Module):
-    """x, r, p, y, s as in `CG`, all float64 if x64 is enabled."""
+    """The vectors x, r, p, y and s of `CG`, in float64 if x64 is enabled."""
 
     x: Float[Array, "P S"]
     r: Float[Array, "P S"]
@@ -158,14 +156,14 @@ class CGState(eqx.Module):
     y: Float[Array, "P S"]
     s: Float[Array, "P S"]
     b_squares: Float[Array, " S"]  # ‖b‖²
-    stale: Bool[Array, ""]  # True if r and s are to be recomputed
+    stale: Bool[Array, ""]  # True if the next step recomputes r and s
     dtype: Any = eqx.field(static=True)  # dtype of the sums in products
     given: Any = eqx.field(static=True)  # dtype of the operator and the right-hand sides
 
 
 @eqx.filter_jit
 def product_in_float64(operator: KernelOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
-    """Return A V for residuals, with K evaluated again and summed in float64, in V's dtype."""
+    """Return A V in the dtype of V. K is evaluated again, and sums are in float64."""
     return operator.keeping(False).matvec(V, wide=True)
 
 
@@ -198,14 +196,14 @@ def _corrected(operator: KernelOperator, b: Float[Array, "P S"], state: CGState)
 
 @eqx.filter_jit
 def _in_both(operator: KernelOperator, V: Float[Array, "P S"]) -> tuple[Array, Array]:
-    """Return the first rows of K V in the steps' precision, and in float64."""
+    """Return the first rows of K V, summed in the dtype of the operator and in float64."""
     n, narrow = min(BLOCK, operator.size), V.astype(operator.dtype)
     rows = jnp.arange(n)
     return operator.rows_times(rows, narrow), operator.rows_times(rows, narrow, wide=True)
 
 
 def _rounding(operator: KernelOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
-    """Return the root mean square rounding error of K p over that of b in the worst column; p ≈ A⁻¹b."""
+    """Return the largest relative rounding error of K p over all columns, for p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
     of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
     errors = np.mean(np.square(summed - exact), axis=0) / of_b
@@ -219,5 +217,5 @@ def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:
 def _ratio(
     above: Float[Array, " S"], below: Float[Array, " S"], valid: Bool[Array, " S"]
 ) -> Float[Array, " S"]:
-    """Return above / below, 0 if it is not valid."""
+    """Return above / below, or 0 if `valid` is False."""
     return jnp.where(valid, above / jnp.where(valid, below, 1), 0)

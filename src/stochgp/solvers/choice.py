@@ -1,6 +1,6 @@
 """The rule that chooses the solver of a kernel GP.
 
-The rule depends on the number of rows, the noise and the memory limit, never on the clock.
+It depends on the number of rows, the noise and the memory limit, but never on the clock.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from stochgp.solvers.sdd import SDD
 
 NAMES: dict[str, Any] = {solver.name: solver for solver in (Cholesky(), CG(), SDD())}
 MAX_CHOLESKY_ROWS = 20_000
-MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # blocks of 2,048 took 0.45 to 0.72 of the epochs
+MIN_BLOCK, MAX_BLOCK, ROWS_PER_BLOCK_ROW = 512, 2048, 16  # rows of a block of SDD
 SMALL_BLOCKS = SDD(batch_size=64)
-SHARE_FOR_KEPT = 0.9  # of the memory that a solve leaves, for K
+SHARE_FOR_KEPT = 0.9  # share of the free memory that K may use
 
 Choice = tuple[AbstractSolver, str, int, str]
-"""A solver, the dtype of its systems, its peak bytes, and the reason."""
+"""A solver, the dtype of its linear systems, its peak bytes, and the reason."""
 
 
 def choose_solver(
@@ -36,22 +36,22 @@ def choose_solver(
     dtype: str = "float32",
     noise_ratio: float = 0.01,
 ) -> Choice:
-    """Return the first solver of the rules that fits into the memory limit.
+    """Return the first candidate that fits into the memory limit.
 
-    "auto" tries the rules in order; a name or a solver means this solver alone.
+    With "auto" the candidates are Cholesky (for few rows), CG and SDD, otherwise only the named solver.
 
-    Raises ValueError with the need and the limit if nothing fits.
+    Raises ValueError with the required bytes and the limit if no candidate fits.
 
     Parameters
     ----------
     n_rows, n_samples, n_inputs : int
-        N; function samples, which iterative solvers solve for with the mean; D.
+        N, the number of function samples, and D. Iterative solvers need one right-hand side per sample.
     budget : Budget
         The memory limit.
     solver : str or AbstractSolver
         "auto", a name, or a solver.
     dtype, noise_ratio : str, float
-        Dtype of the rows; mean noise variance / mean k(x, x), which sets the precision of a factor.
+        The dtype of the rows; mean noise variance / mean k(x, x), which decides the precision of a factor.
     """
     free, refused = plannable(budget), []
     for candidate, why in _candidates(solver, n_rows):
@@ -63,25 +63,25 @@ def choose_solver(
             return candidate, f"float{8 * itemsize}", need, f"{why}; {memory}"
         refused.append((need, candidate.name))
     need, name = min(refused)
-    what = f"solving for {n_rows} rows and {1 + n_samples} right-hand sides by {name}"
+    what = f"solving for {n_rows} rows and {1 + n_samples} right-hand sides with {name}"
     budget.keeping(HEADROOM * budget.limit).refuse(need, what)
 
 
 def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[AbstractSolver, str]]:
-    """Return (solver, reason) in the order in which they are tried."""
+    """Return pairs of a solver and a reason, in the order of preference."""
     if isinstance(solver, AbstractSolver):
         return [(solver, AS_ASKED)]
     large = SDD(batch_size=min(max(n_rows // ROWS_PER_BLOCK_ROW, MIN_BLOCK), MAX_BLOCK))
     few = n_rows <= MAX_CHOLESKY_ROWS
     rules = [
-        # docs/solvers.md: the fastest on four of five systems of 20,000 rows
-        (NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows a factorisation is quick"),
-        # docs/solvers.md: reached 1e-4 on four of five systems, SDD on none within a minute
-        (NAMES["cg"], "a factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
-        # needs N · block numbers, instead of up to 1,000 N in float64
+        # the fastest on four of five systems of 20,000 rows
+        (NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows, a factorisation is fast"),
+        # reached a residual of 1e-4 on four of five systems; SDD reached it on none within a minute
+        (NAMES["cg"], "a Cholesky factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
+        # stores N · block numbers; CG stores up to 1,000 N in float64
         (large, "the preconditioner of CG does not fit"),
-        # needs the least memory up to 200,000 rows, according to `peak_bytes`
-        (SMALL_BLOCKS, "nothing faster fits"),
+        # needs the least memory for up to 200,000 rows
+        (SMALL_BLOCKS, "no faster solver fits"),
     ]
     if solver == "auto":
         return rules if few else rules[1:]
@@ -90,12 +90,12 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[Abstrac
 
 
 def keeps_matrix(operator: KernelOperator, free: int) -> bool:
-    """Return True if K, and the rows that fill it, fit into most of `free` bytes."""
+    """Return True if K, with buffers to fill it, fits into 90 % of `free` bytes."""
     return operator.dtype.itemsize * operator.padded * (operator.padded + 2 * BLOCK) <= SHARE_FOR_KEPT * free
 
 
 def name_of(solver: AbstractSolver) -> str:
-    """Return the name of the solver's class, with its module if a user defined it."""
+    """Return the class name of the solver, with its module if a user defined it."""
     kind = type(solver)
     known = kind.__module__.startswith("stochgp.")
     return kind.__name__ if known else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""The direct solver."""
+"""The direct solver with a Cholesky factorisation."""
 
 import time
 from collections.abc import Callable
@@ -18,44 +18,44 @@ from stochgp.solvers.base import SMALL, AbstractSolver, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
-REFINED = 0.5  # the last refinement leaves more than this share of the residual
-MOST_ROUNDING = 0.02  # of the noise variance; larger errors need float64
-COMPILED_BYTES = 100_000_000  # left behind by compiling products and predictions
-ARRAYS, WIDE_ARRAYS = 4, 7  # [N, C] while a solution is refined, and float64 ones
+REFINED = 0.5  # refinement ends if more than this share of the residual remains
+MOST_ROUNDING = 0.02  # largest rounding error as a share of the noise variance; float64 is used above it
+COMPILED_BYTES = 100_000_000  # compiled programs of products and predictions
+ARRAYS, WIDE_ARRAYS = 4, 7  # arrays [N, C] during refinement: in the dtype of the operator, and in float64
 
 
 class Cholesky(AbstractSolver):
-    """Solve A α = b using A = LLᵀ, factorised in place: N² numbers, N³/3 products.
+    """The direct solver of A α = b with the Cholesky factor A = LLᵀ, computed in place.
 
-    The factorisation has the precision of the operator. The solution is refined with residuals of the operator
-    until they stop falling. A matrix without a factor in this precision is tried again with the jitters of
-    `numerics.linalg.JITTERS`, shares of its mean diagonal. `Solution.jitter` has the added jitter; refinement uses A itself.
+    The factor has the dtype of the operator and needs N² numbers. The solution is refined with residuals of A
+    until they stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
+    `Solution.jitter` is the added number.
     """
 
     def factorise(self, operator: KernelOperator) -> Factor:
-        """Return L. Raises ValueError for rows on a mesh, and for values that are not finite."""
+        """Return L. Raises ValueError for rows on several devices and for non-finite values."""
         if operator.mesh is not None:
             raise ValueError(
-                f"Cholesky factorises on one device, but the rows lie on {operator.mesh.size}; use CG or SDD"
+                f"Cholesky needs one device, but the rows are on {operator.mesh.size} devices; use CG or SDD"
             )
         X, noise = np.asarray(operator.inputs), np.asarray(operator.noise)[: operator.size]
         return factorised(lambda: upper(operator.kernel, X, noise))
 
     def solve(self, operator: KernelOperator, b: Any, tolerance: Any) -> Solution:
-        """Return the solution, with residuals measured with the operator's own products."""
+        """Return the solution, with residuals measured with products of the operator."""
         product = lambda x: np.asarray(_product(operator, x.astype(operator.dtype)), np.float64)
         return refined(self.factorise(operator), b, product, tolerance, operator.dtype)
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """Return 8 for up to 3,000 rows or a small noise variance.
 
-        The rounding error of K has a norm of about eps √N times the mean variance, which must be small beside the noise.
+        The rounding error of K is about eps √N times the mean variance. It must be small beside the noise.
         """
         rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
         return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else itemsize
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Bytes of the matrix itself, without margin, and of columns, blocks and rows."""
+        """Return the peak bytes of the matrix, without a margin, and of all other arrays."""
         return itemsize * n_rows**2 + solve_bytes(
             n_rows, n_columns, n_inputs, itemsize,
             n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,
@@ -65,7 +65,7 @@ class Cholesky(AbstractSolver):
 def refined(
     factor: Factor, b: Any, product: Callable[[np.ndarray], np.ndarray], tolerance: Any, dtype: Any
 ) -> Solution:
-    """Return α from the factor, corrected with b − `product`(α) until residuals stop falling."""
+    """Solve with the factor, and refine with residuals b − `product`(α)."""
     begun, b = time.perf_counter(), np.asarray(b, np.float64)
     norms = np.maximum(np.linalg.norm(b, axis=0), np.finfo(np.float32).tiny)
     value = factor.solve(b).astype(np.float64)
@@ -91,7 +91,7 @@ def refined(
 def upper(
     kernel: Any, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:
-    """Return A = K + diag(noise) on and right of its diagonal, in the dtype of X."""
+    """Return the upper triangle of A = K + diag(noise), in the dtype of X."""
     A = dense.upper(kernel, X, X.dtype)
     A[np.diag_indices(len(X))] += noise.astype(X.dtype)
     return A

@@ -1,4 +1,4 @@
-"""Preconditioners: low-rank approximations of K plus a diagonal, or plus nearest neighbours."""
+"""Preconditioners: low-rank approximations of K plus a diagonal or nearest neighbours."""
 
 from functools import partial
 from typing import Any
@@ -20,28 +20,28 @@ from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.parameters import cast
 
-PROPOSED = 128  # rows that random pivoting proposes at a time
-ROUNDING = 32.0  # a diagonal, or a conditional variance, below this many eps of k(x, x) is rounding
-BLOCK = 256  # rows in one compiled program
-TOGETHER = 64  # rows of F at a time
+PROPOSED = 128  # pivots proposed at a time
+ROUNDING = 32.0  # variances below ROUNDING · eps · k(x, x) are rounding errors
+BLOCK = 256  # rows per call of a compiled program
+TOGETHER = 64  # rows of F per product
 
 
 def partial_cholesky(
     operator: KernelOperator, rank: int, *, key: PRNGKeyArray
 ) -> tuple[Float[np.ndarray, "R N"], Int[np.ndarray, " R"], Float[np.ndarray, " N"]]:
-    """Return F, the pivots and diag(K − FᵀF) of K ≈ FᵀF, exact in the pivots' rows and columns.
+    """Return F, the pivots and diag(K − FᵀF) of a partial Cholesky factor, K ≈ FᵀF.
 
-    Cholesky, in host memory, up to `rank` pivots or until only rounding is left; K − FᵀF is positive semi-definite.
+    FᵀF is exact in the rows and columns of the pivots, and K − FᵀF is positive semi-definite. It
+    ends after `rank` pivots, or when only rounding errors remain, and needs rank · N numbers of host memory.
 
-    It takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
-    diagonal of K − FᵀF (RPCholesky: Chen, Epperly, Tropp and Webber, 2022). Many are drawn at a time and then thinned to the
-    distribution of sequential draws (Epperly, Tropp and Webber, 2024).
+    Pivots are drawn with probabilities proportional to the diagonal of K − FᵀF (Chen, Epperly, Tropp and
+    Webber 2022). Many are drawn at a time, and then thinned (Epperly, Tropp and Webber 2024).
 
-    Raises ValueError for a rank that is not between 1 and N.
+    Raises ValueError for a rank below 1 or above N.
     """
     N = operator.size
     if not 1 <= rank <= N:
-        raise ValueError(f"rank is {rank}; it must lie between 1 and the number of rows, {N}")
+        raise ValueError(f"rank must be between 1 and {N} (the number of rows), but is {rank}")
     generator = np.random.default_rng(words_of(key))
     F, pivots = np.zeros((rank, N)), np.empty(0, np.int64)
     whole = np.array(_diagonal(operator), np.float64)
@@ -65,7 +65,7 @@ def partial_cholesky(
         left = left - np.einsum("cn,cn->n", new, new)
         left[left <= floor] = 0
         left[rows[kept]] = 0
-        left[rows[0]] = 0  # a pivot, or rounding
+        left[rows[0]] = 0  # it is a pivot, or a rounding error
         pivots = np.append(pivots, rows[kept])
     F = F[: len(pivots)]
     return F, pivots, np.maximum(whole - np.einsum("cn,cn->n", F, F), 0)
@@ -74,9 +74,9 @@ def partial_cholesky(
 def _thinned(
     H: Float[np.ndarray, "C C"], thresholds: Float[np.ndarray, " C"], floor: Float[np.ndarray, " C"]
 ) -> tuple[Float[np.ndarray, "K K"], Int[np.ndarray, " K"]]:
-    """Keep each i, in turn, with enough of H_ii left given the rows kept before.
+    """Keep the rows i whose variance, given the rows kept before, is above a threshold.
 
-    The rest must exceed its threshold's share of H_ii and the floor. Returns L with H = LLᵀ among the kept rows, and their indices.
+    The threshold is max(thresholds_i H_ii, floor_i). Return L with H = LLᵀ, and the row indices.
     """
     H = (H + H.T) / 2
     L, kept = np.zeros((0, len(H))), []
@@ -89,7 +89,7 @@ def _thinned(
 
 
 def _n_sound(new: Float[np.ndarray, "K N"], most: Float[np.ndarray, " N"]) -> int:
-    """Return the number of leading rows of F that take no more from a diagonal entry than it has."""
+    """Return the number of leading rows of F whose sums of squares are at most `most`."""
     is_sound = np.all(np.cumsum(np.square(new), axis=0) <= most, axis=1)
     return len(new) if is_sound.all() else int(np.argmin(is_sound))
 
@@ -106,15 +106,15 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
 
 
 class Preconditioner(eqx.Module):
-    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with Vecchia's S⁻¹ ≈ K − FᵀF + Σ; without neighbours S⁻¹ = V.
+    """The preconditioner P = FᵀF + S⁻¹ with Vecchia's approximation S⁻¹ ≈ K − FᵀF + Σ.
 
-    Row i of B has the regression coefficients on m rows before it in a random order, and V_i is the residual variance. Then
+    S = GᵀG with G = V^(−½)(I − B). Row i of B has the regression coefficients on m rows before it in a random
+    order, and V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
-    This is a full-scale approximation (Sang and Huang, 2012): low rank takes the large eigenvalues, neighbours the small ones.
-    Gyger, Furrer and Sigrist (2024) use it as a preconditioner. In exact arithmetic P is positive definite for every B and V > 0. In float64 P⁻¹ stays
-    so as long as no eigenvalue of GFᵀFGᵀ exceeds 10¹⁴.
+    This full-scale approximation (Sang and Huang 2012) is used as a preconditioner by Gyger, Furrer and
+    Sigrist (2024). P is positive definite for every B and V > 0.
     """
 
     W: Float[Array, "R P"]
@@ -151,10 +151,10 @@ def low_rank_plus_neighbours(
     seed: tuple[int, ...],
     damping: float = 0.0,
 ) -> Preconditioner:
-    """Build P for FᵀF ≈ K, with K − FᵀF positive semi-definite; overwrites F.
+    """Return the preconditioner for a low-rank approximation FᵀF ≈ K. It overwrites F.
 
-    It is computed in float64 on the host. `seed` draws the order, `damping` is added to Σ. Without neighbours V is Σ plus the damping, without F too
-    the diagonal of A.
+    K − FᵀF must be positive semi-definite. `seed` draws the order of the rows, and `damping` is added to Σ.
+    Without neighbours, V is Σ plus the damping, or the diagonal of A if the rank is 0.
     """
     N, P = operator.size, operator.padded
     noise = np.asarray(operator.noise, np.float64)[:N] + damping
@@ -191,14 +191,14 @@ def _regressions(
     near: Int32[np.ndarray, "N m"],
     noise: Float[np.ndarray, " P"],
 ) -> tuple[Float[np.ndarray, "N m"], Float[np.ndarray, " N"]]:
-    """Return B and V of every row, in blocks of BLOCK; the last block is padded."""
+    """Return B and V, computed in blocks of BLOCK rows."""
     N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
     rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
     found = []
     for start in range(0, N, BLOCK):
         rows = filled_up(np.arange(start, min(start + BLOCK, N)), BLOCK)
         there, beside = near[rows] != NONE, np.maximum(near[rows], 0)
-        every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself last
+        every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself comes last
         part = _of_block(kernel, X[every], features[every], noise[every], there, rounding)
         found.append([np.asarray(values)[: N - start] for values in part])
     B, V = zip(*found, strict=True)
@@ -219,7 +219,7 @@ def _of_row(
     noise: Float[Array, " n"],
     there: Bool[Array, " m"],
 ) -> tuple[Float[Array, " m"], Float[Array, ""]]:
-    """Return b and V of the last row given the present others, or none without a factor."""
+    """Return the coefficients and the residual variance of the last row, given the others."""
     left = kernel.matrix(X, X) - matmul(F, F.T).astype(X.dtype)
     floor = rounding * kernel.diag(X)
     across = jnp.where(there, left[:-1, -1], 0)
@@ -227,6 +227,6 @@ def _of_row(
     A = pairs + jnp.diag(jnp.where(there, noise[:-1] + floor[:-1], 1))
     L, _ = safe_cholesky(A)
     b = solve_triangular(L, solve_triangular(L, across, lower=True), lower=True, trans=1)
-    # A may have no factor if the rounding of FᵀF exceeds the noise.
+    # A may have no Cholesky factor if the rounding error of FᵀF exceeds the noise.
     b = jnp.where(jnp.all(jnp.isfinite(b)), b, 0)
     return b, jnp.maximum(left[-1, -1] - across @ b, floor[-1]) + noise[-1]

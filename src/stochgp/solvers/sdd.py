@@ -1,4 +1,4 @@
-"""Stochastic dual descent, and the momentum of descent on blocks of coordinates."""
+"""Stochastic dual descent with exact steps on blocks of rows, or with a step size."""
 
 import dataclasses
 import functools
@@ -18,20 +18,20 @@ from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.solvers.base import AbstractIterativeSolver, solve_bytes
 
-SHORTEST_HORIZON = 0.75  # epochs
-FIRST_STAGE = 3  # epochs; each stage ends at twice the epochs of the one before
-DAMPING = 8.0  # of the blocks, in rounding errors of products
-SMALLER = 0.3  # factor for a given step size that diverged
-# [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, product.
+SHORTEST_HORIZON = 0.75  # epochs; a shorter horizon means no momentum
+FIRST_STAGE = 3  # epochs; each later stage ends at twice the epoch of the previous one
+DAMPING = 8.0  # added to the diagonal of blocks, in rounding errors of products
+SMALLER = 0.3  # factor of the step size after a divergence
+# arrays [P, C]: b, points, states and products
 ARRAYS = 14
-COMPILED_BYTES = 130_000_000  # left behind by compiling a solve and its predictions
+COMPILED_BYTES = 130_000_000  # compiled programs of a solve and its predictions
 WIDE_BLOCKS = 8  # float64 blocks [B, B] while a block is factorised
 
 
 class Descent(eqx.Module):
-    """A point that moves with momentum: look-ahead z, velocity sequence v, average of iterates.
+    """The state of a descent: look-ahead z, velocity sequence v and mean of iterates.
 
-    `rates` are (β, γ, a, r) of `accelerated`, or (β, ρ, r) of the published rule of SDD.
+    `rates` are β, γ, a, r of `accelerated`, or β, ρ, r of a run with a step size.
     """
 
     z: Float[Array, "P S"]
@@ -44,12 +44,15 @@ class Descent(eqx.Module):
 
 
 def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, float]:
-    """Return (β, γ, a, r) of accelerated random block descent (Nesterov 2012; Tu et al. 2017).
+    """Return rates β, γ, a, r of accelerated block descent (Nesterov 2012; Tu et al. 2017).
+
+    With the exact step δ of a block, and E δ as its vector of all coordinates:
 
         w = z − E δ, v ← β v + (1 − β) z − γ E δ, z ← a v + (1 − a) w, ᾱ ← r z + (1 − r) ᾱ;
         β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²).
 
-    The momentum forgets, and z is averaged, over `horizon` epochs. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
+    Momentum and averages extend over `horizon` epochs. With a horizon below 3/4, or with one block, there is
+    no momentum, and averages extend over one epoch.
     """
     if n_blocks == 1 or horizon < SHORTEST_HORIZON:
         return 0.0, 1.0, 0.0, 1 / n_blocks
@@ -59,12 +62,12 @@ def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, flo
 
 
 def horizon(epoch: int) -> float:
-    """Return the horizon of the momentum: 1 epoch, then a third of the epochs before a stage began."""
+    """Return the horizon: 1 epoch, later a third of the epoch at which the stage began."""
     return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
 
 
 class Blocks(eqx.Module):
-    """Rows of the blocks, and L⁻¹ of each with LLᵀ = A_II + damping; the largest jitter."""
+    """Row numbers of the blocks, their inverse Cholesky factors, and the largest jitter."""
 
     rows: Int[Array, "blocks B"]
     inverse: Float[Array, "blocks B B"]
@@ -73,36 +76,35 @@ class Blocks(eqx.Module):
 
 
 class SDD(AbstractIterativeSolver):
-    """Stochastic dual descent for A α = b, A = K + Σ: each step needs B rows of A.
+    """Stochastic dual descent for A α = b with A = K + Σ; each step needs B rows of A.
 
-    The default, `step_size` = None, has no parameter to tune. The rows are divided once into random blocks I of `batch_size`, and a
-    step moves the coordinates of one of them by
+    By default no parameter needs tuning. The rows are divided once into random blocks I of `batch_size` rows,
+    and a step subtracts from the coordinates of one block
 
         δ = (A_II)⁻¹ (A_I z − b_I),
 
-    the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the block. Without momentum the objective thus falls at every step, for
-    any kernel, noise or data. Momentum follows accelerated block descent (`accelerated`). Its horizon grows to about a third of the
-    epochs, over which the iterates are averaged. If the blocks' estimate of rᵀA⁻¹r grows, the run returns to the smallest value and halves
-    the horizon; a horizon below an epoch means descent without momentum.
+    which minimises the dual objective ½ αᵀAα − αᵀb over the block. Without momentum, the objective falls at
+    every step. The horizon of momentum and averages grows to about a third of the epochs. If the estimate of
+    rᵀA⁻¹r grows, the run returns to the state with the smallest value and halves the horizon.
 
-    A `step_size` β uses the rule of Lin et al. (2024), Algorithm 1. With rows I drawn uniformly with replacement, and duplicates added up,
+    With a `step_size` β, a step follows Algorithm 1 of Lin et al. (2024). It draws B rows I with replacement:
 
-        g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ,
+        g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ.
 
-    which is stable only below a limit of β that depends on the largest eigenvalue of A and on B.
+    It is stable only if β is below a limit that depends on the largest eigenvalue of A and on B.
 
     Parameters
     ----------
     epochs : int
-        Passes over the rows at most, each measurement of the residual counted as one.
+        The maximum number of passes over the rows. Each measurement of the residual counts as a pass.
     batch_size : int
-        B.
+        The number B of rows in a step.
     step_size : float or None
-        β; the papers give βN (50 for most UCI sets). None = exact block steps.
+        The step size β; None = exact block steps. The papers state βN, which is 50 for most UCI sets.
     momentum : float
-        ρ in [0, 1), for a run with a `step_size`.
+        The momentum ρ in [0, 1), used only with a `step_size`.
     averaging : float
-        r in (0, 1], for a run with a `step_size`; 1 = no average.
+        The rate r in (0, 1] of averages, used only with a `step_size`; 1 = no averages.
     check_every : int
         Epochs between measurements of the residual on all rows.
     """
@@ -118,11 +120,11 @@ class SDD(AbstractIterativeSolver):
         if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
             raise ValueError("batch_size, epochs and check_every must be at least 1")
         if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
+            raise ValueError(f"step_size must be positive and finite, or None, but is {self.step_size}")
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
+            raise ValueError(f"momentum must be at least 0 and below 1, but is {self.momentum}")
         if not 0 < self.averaging <= 1:
-            raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
+            raise ValueError(f"averaging must be above 0 and at most 1, but is {self.averaging}")
 
     @property
     def by_blocks(self) -> bool:
@@ -130,18 +132,17 @@ class SDD(AbstractIterativeSolver):
 
     @property
     def measured_share(self) -> float:
-        """The measured ratio for blocks, from the third epoch on."""
-        return 0.8 if self.by_blocks else 1.0  # 0.74 to 0.83 on pol and keggdirected
+        """The expected ratio of the measured residual to its estimate."""
+        return 0.8 if self.by_blocks else 1.0  # measured: 0.74 to 0.83
 
     def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Blocks | None:
-        """For blocks: divide the rows at random, and compute the blocks' inverse factors."""
+        """Return random blocks with inverse factors, or None for a run with a step size."""
         if not self.by_blocks:
             return None
         N, B = operator.size, min(self.batch_size, operator.size)
         order = np.random.default_rng(words_of(key)).permutation(N).astype(np.int32)
-        starts = np.minimum(
-            np.arange(-(-N // B)) * B, N - B
-        )  # the last overlaps the one before if B does not divide N
+        # If B does not divide N, the last block overlaps the previous block.
+        starts = np.minimum(np.arange(-(-N // B)) * B, N - B)
         return _factorised(operator, order[starts[:, None] + np.arange(B)], DAMPING)
 
     def init(
@@ -158,7 +159,7 @@ class SDD(AbstractIterativeSolver):
     def adapted(
         self, operator: KernelOperator, constants: Blocks | None, state: Descent, epoch: int, n_failures: int
     ) -> tuple[Blocks | None, Descent]:
-        """Set the horizon; damp blocks ten times more for every divergence without momentum."""
+        """Set the horizon. Each divergence without momentum multiplies the damping by 10."""
         if constants is None:
             assert self.step_size is not None
             step_size = self.step_size * SMALLER**n_failures
@@ -171,7 +172,7 @@ class SDD(AbstractIterativeSolver):
         return constants, state.with_rates(*rates)
 
     def batches(self, size: int, epoch: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
-        """Return every block once, in random order; with a step size, B independent rows."""
+        """Return all blocks in random order, or B random rows per step with a step size."""
         n_steps, generator = -(-size // self.batch_size), np.random.default_rng((*seed, epoch))
         if self.by_blocks:
             return generator.permutation(n_steps).astype(np.int32)
@@ -209,7 +210,7 @@ class SDD(AbstractIterativeSolver):
         return state.mean
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Bytes of the states, and the inverse factor of every block."""
+        """Return the peak bytes of the states and of the inverse factors of all blocks."""
         B, more = min(self.batch_size, n_rows), 0
         if self.by_blocks:
             more = (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
@@ -220,11 +221,10 @@ class SDD(AbstractIterativeSolver):
 
 
 def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], damping: float) -> Blocks:
-    """Return the inverse factor L⁻¹ of every block: A_II + damped·I + jitter·I = LLᵀ.
+    """Return blocks with the inverse Cholesky factors of A_II, computed on the host.
 
-    LAPACK computes them in float64 on the host, since compiling the factorisation would take more time and memory. Products with K have rounding errors
-    of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step from amplifying them if the noise
-    is smaller. The step remains a descent step, with the same solution.
+    Products with K have rounding errors of about eps √N times its diagonal. `damping` times this error is
+    added to the diagonal of A_II, so that steps do not amplify it. The solution stays the same.
     """
     (n_blocks, B), largest = rows.shape, 0.0
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5

@@ -1,4 +1,4 @@
-"""The loop of all solvers: compiled epochs of steps, an evaluation after each."""
+"""The loop of iterative solvers: compiled epochs of steps, with measured residuals."""
 
 import itertools
 import time
@@ -23,11 +23,11 @@ from stochgp.solvers.cholesky import Cholesky
 
 Report = Callable[[dict[str, float]], object]
 
-GROWN = 2.5  # ratio of a distance, estimated over an epoch, to the smallest so far that means divergence
+GROWN = 2.5  # a run diverges if its estimated distance exceeds the smallest so far by this factor
 MOST_FAILURES = 12
 STALLED = 0.99  # a measured residual above this share of the previous one has not fallen
-LEAST_SHARE = 0.5  # smallest believed ratio of a measured residual to the estimate of its epoch
-APART = 1.1  # minimum growth of the epochs between measurements that estimates cause
+LEAST_SHARE = 0.5  # lower bound of the ratio of a measured residual to its estimate
+APART = 1.1  # minimum ratio of the epochs of successive measurements that an estimate triggers
 
 
 def solve(
@@ -43,9 +43,9 @@ def solve(
 ) -> Solution:
     """Return α with A α = b for every column of b.
 
-    Iterative solvers estimate the residual from the rows that they use. They measure it on all rows if the estimate is within the tolerance,
-    every `check_every` epochs, and at the end. They return, column by column, the measured point nearest to the solution: the one with the lowest
-    dual objective ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives.
+    Iterative solvers estimate the residual from the rows of each step. They measure it on all rows if the
+    estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, they return
+    the measured point with the lowest dual objective ½ αᵀAα − αᵀb.
 
     Raises ValueError for mismatched shapes and for a tolerance that is not positive.
 
@@ -56,38 +56,36 @@ def solve(
     b : array [N, S]
         Right-hand sides.
     solver : AbstractSolver
-        Iterative or direct.
+        An iterative or a direct solver.
     key : JAX key
-        Used for the preparation and the batches of an iterative solver.
+        The key for random numbers of an iterative solver.
     start : array [N, S] or None
-        The start of an iterative solver, None = 0; if it is within the tolerance, it is returned.
+        The start of an iterative solver; None = 0. A start within the tolerance is returned.
     tolerance : float or array [S]
-        Bound of ‖b − Aα‖ / ‖b‖: one number, or one per column.
+        The bound of ‖b − Aα‖ / ‖b‖: one number, or one per column.
     time_limit : float or None
-        Seconds for an iterative solver. After the first epoch, no epoch begins that is expected to end later, or after a deadline around this call
-        (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned.
+        Seconds for an iterative solver. After the first epoch, no epoch starts that would end too late. The
+        best point so far is then returned, and also on Ctrl-C.
     progress : function or None
-        Called with every entry of an iterative solver's history.
+        A function that an iterative solver calls with each entry of its history.
     """
     shape = np.shape(b)
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
-        raise ValueError(
-            f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
-        )
+        raise ValueError(f"b must have {operator.size} rows and at least one column, but has shape {shape}")
     if start is not None and np.shape(start) != shape:
-        raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
+        raise ValueError(f"start must have the shape {shape} of b, but has shape {np.shape(start)}")
     if not np.all(np.asarray(tolerance) > 0):
-        raise ValueError(f"tolerance is {tolerance}; it must be positive")
+        raise ValueError(f"tolerance must be positive, but is {tolerance}")
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
             return _Run(solver, operator, b, key, start, tolerance, progress).solution()
         if isinstance(solver, Cholesky):
             return solver.solve(operator, b, tolerance)
-    raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
+    raise TypeError(f"solver must be a solver of stochgp.solvers, but is {solver!r}")
 
 
 class _Run:
-    """One solve: the loop and its records. All numerical functions are pure."""
+    """One run of an iterative solver, with its history."""
 
     def __init__(
         self,
@@ -122,7 +120,7 @@ class _Run:
             self._note(self.residuals, measured=True)
 
     def solution(self) -> Solution:
-        """Run epochs until the run ends."""
+        """Run epochs until there is a result, and return the solution."""
         result = RESULTS.tolerance_reached if self._within(self.residuals) else None
         try:
             if result is None:
@@ -157,7 +155,7 @@ class _Run:
         )  # fmt: skip
 
     def _epoch(self) -> tuple[Float[np.ndarray, " S"], float]:
-        """Run one epoch; return the averaged relative residuals and the distance to the solution."""
+        """Run one epoch. Return mean relative residuals, and the distance to the solution."""
         solver, operator = self.solver, self.operator
         at = self.epoch, self.n_failures
         self.constants, self.state = solver.adapted(operator, self.constants, self.state, *at)
@@ -171,7 +169,7 @@ class _Run:
         return np.sqrt(squares) / self.norms, self._distance(squares, energies)
 
     def _distance(self, squares: Float[np.ndarray, " S"], energies: Any) -> float:
-        """√(rᵀA⁻¹r) relative to the first epoch in the worst column, or the relative residual."""
+        """Return the largest √(rᵀA⁻¹r) relative to the first epoch, or relative residual."""
         if energies is None:
             self.lowest = min(self.lowest, 1.0)
             distances = squares / self.norms**2
@@ -188,7 +186,7 @@ class _Run:
         return self.epoch >= self.not_before and self._within(self.share * estimate)
 
     def _check(self, estimate: Float[np.ndarray, " S"], is_due: bool) -> RESULTS | None:
-        """Measure the residual on all rows and keep the better point; return a result if over."""
+        """Measure the residual, and keep better points. Return a result if the run ends."""
         value = self.solver.value(self.state)
         left = when_ready(_residual(self.operator, self.b, value))
         residuals = np.asarray(_norms(left), np.float64) / self.norms
@@ -208,12 +206,12 @@ class _Run:
         if guesses:
             self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
             self.not_before = APART * self.epoch + 1
-        if is_due or not guesses:  # a few more epochs change little
+        if is_due or not guesses:  # between close measurements, residuals change little
             self.checks.append(residuals)
         if self._stalled():
             return RESULTS.precision_reached
         self.state = self.solver.after_check(self.state)
-        # Distances so far were wrong by rounding: a larger measured one is no divergence.
+        # Estimated distances have rounding errors, so a larger measured distance is no divergence.
         if not guesses:
             self.good, self.lowest = self.state, float(residuals.max())
         return None
@@ -226,7 +224,7 @@ class _Run:
         return all(after > STALLED * before for before, after in itertools.pairwise(worst))
 
     def _fall_back(self) -> RESULTS | None:
-        """Return to the smallest distance, without velocity, and continue with a smaller step."""
+        """Return to the state with the smallest distance, and continue with smaller steps."""
         self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
         point = self.solver.value(self.good)
         point = point if jnp.all(jnp.isfinite(point)) else self.best
@@ -240,7 +238,7 @@ class _Run:
         return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
 
     def _worst(self, residuals: np.ndarray) -> float:
-        """Return the largest residual as a multiple of its tolerance; inf if one is not a number."""
+        """Return the largest ratio of a residual to its tolerance; inf if one is not finite."""
         ratios = residuals / self.tolerance
         return float(ratios.max()) if np.all(np.isfinite(ratios)) else np.inf
 
@@ -270,7 +268,7 @@ def _take_steps(
     state: Any,
     batches: Any,
 ) -> tuple[Any, Array, Array | None]:
-    """Return the state after all steps, and the means of their estimates."""
+    """Run all steps. Return the last state, and the means of the estimates."""
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
         state, *estimates = solver.step(operator, constants, b, state, batch)
@@ -303,7 +301,7 @@ def _objective_sums(value: Array, b: Array, left: Array) -> Float[Array, " S"]:
 
 
 def _objectives(value: Array, b: Array, left: Array) -> Float[np.ndarray, " S"]:
-    """Return ½ αᵀAα − αᵀb = −½ αᵀ(b + r) of each column, r = b − Aα; inf if it is NaN."""
+    """Return ½ αᵀAα − αᵀb of each column from α, b and r = b − Aα; inf if not finite."""
     found = np.asarray(_objective_sums(value, b, left), np.float64)
     return np.where(np.isfinite(found), found, np.inf)
 
