@@ -25,7 +25,7 @@ __all__ = [
 
 NETWORKS = ("mlp", "attention")
 NAMES = (*NETWORKS, "linear", "rff", "orf", "nystrom", "tanimoto")
-N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # as in the papers
+N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes in the papers
 N_HASHES = 1000
 
 
@@ -61,11 +61,11 @@ def resolve(
     spec : str, feature map or callable
         An entry of the table, or a name added with `stochgp.register`. A network maps one row [D] to [M].
     kernel, n_features : str, kernel or None; int or None
-        The kernel that the features approximate, and M. With a linear kernel, z has one feature per output.
+        The kernel to approximate, and M. A network with a linear kernel has one feature per output.
     n_inputs, key, dtype : int, PRNG key, dtype
         The number D of inputs, the key for random draws, and the dtype of draws and new parameters.
     X_sample, limits : array [N, D] or None, array [2, D] or None
-        Rows for the landmarks of "nystrom", and the range of each input. Both together bound network inputs.
+        Rows for the landmarks of "nystrom", and input ranges. With both, named networks bound their inputs.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:

@@ -161,7 +161,7 @@ class Composed(AbstractFeatureMap):
     Parameters
     ----------
     network, features : feature map
-        The map g, and the map φ. Raises ValueError unless φ has as many inputs as g has outputs.
+        The network or map g, and the map φ. Raises ValueError unless φ takes as many inputs as g returns.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -203,7 +203,7 @@ class Sum(AbstractFeatureMap):
 class Nystrom(AbstractFeatureMap):
     """Nyström features φ(x) = L⁻¹ k(U, x) with landmarks U [M, D] and LLᵀ = k(U, U) + εI.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), which is about k at the landmarks. The kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), which approximates k(x, z). The kernel trains.
 
     Parameters
     ----------

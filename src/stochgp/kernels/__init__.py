@@ -51,10 +51,10 @@ def resolve(
         A kernel or a name, and the number D of inputs. Names are "rbf", "matern12", "matern32", "matern52",
         "rational-quadratic", "periodic", "linear", "tanimoto" and those added with `stochgp.register`.
     ard, variance, dtype : bool, float, dtype
-        Set `ard` for one lengthscale per input. `variance` is the starting variance, in this dtype.
+        With `ard`, each input has its own lengthscale. `variance` is the starting variance, in this dtype.
     """
     if isinstance(value_of(kernel), AbstractKernel):
-        return kernel  # a kernel or a frozen kernel
+        return kernel  # also if it is frozen
     if not isinstance(kernel, str):
         names = ", ".join(map(repr, NAMED))
         raise TypeError(f"kernel must be a kernel or one of the names {names}, but is {kernel!r}")

@@ -160,7 +160,7 @@ def as_amplitude(variance: Any) -> AbstractParameter:
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """Return a tuple of columns. Raises ValueError if it is empty, negative or repeated."""
+    """Return the columns as a tuple. Raises ValueError for no, negative or equal columns."""
     if dims is None:
         return None
     columns = tuple(int(dim) for dim in dims)
@@ -182,7 +182,7 @@ def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
 
 
 def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
-    """Return a parameter broadcast to x. Raises ValueError unless it has 1 or A numbers."""
+    """Return a parameter, broadcast to x. Raises ValueError if its shape does not fit."""
     value = value_of(parameter, x.dtype)
     if value.shape not in ((), (1,), x.shape[-1:]):
         seen = f"the kernel uses {x.shape[-1]} inputs"
@@ -199,17 +199,17 @@ class Points(NamedTuple):
 
 
 def points(coordinates: Float[Array, "N A"], n_apart: int = 0) -> Points:
-    """Prepare rows, with the first `n_apart` coordinates apart. Rows should be centred."""
+    """Prepare rows for distances, and keep the first `n_apart` coordinates apart."""
     apart = tuple(coordinates[:, q] for q in range(min(n_apart, coordinates.shape[1])))
     rest = coordinates[:, n_apart:]
     return Points(rest, jnp.sum(jnp.square(rest), axis=1), apart)
 
 
 def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
-    """Return ‖X_i − Z_j‖², with a matrix product for all coordinates that are not apart.
+    """Return ‖X_i − Z_j‖² from a matrix product, except for coordinates kept apart.
 
-    The product form ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j has rounding errors of about eps (‖X_i‖² + ‖Z_j‖²). Values of
-    at most 4 times this error are set to 0, so that equal rows have distance 0. Derivatives do not change.
+    The product form ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j has rounding errors of about eps (‖X_i‖² + ‖Z_j‖²). Values
+    of at most 4 times this error are set to 0, so that equal rows have distance 0. Derivatives are unchanged.
     """
     squares = jnp.zeros((X.norms.shape[0], Z.norms.shape[0]), X.norms.dtype)
     if X.coordinates.shape[1] > 0:
@@ -222,6 +222,6 @@ def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
 
 
 def above(squares: Array, norms: Array) -> Array:
-    """Return the squares, or 0 if at most 4 eps · norms. The derivative is always 1."""
+    """Return squares, with 0 for values of at most 4 eps · norms. The derivative is 1."""
     within = squares <= 4 * float(jnp.finfo(squares.dtype).eps) * norms
     return squares - jax.lax.stop_gradient(jnp.where(within, squares, jnp.zeros_like(squares)))

@@ -45,7 +45,7 @@ class Term(NamedTuple):
     columns: list[int] | slice  # of xW that the kernel uses
     lengthscale: Float[np.ndarray, "*A"]
     variance: float
-    slopes: tuple[Slopes, Slopes]  # of log ℓ and log variance in the trainable parameters; None = fixed
+    slopes: tuple[Slopes, Slopes]  # derivatives of log ℓ and log variance; None = fixed
 
     def scaled(self, X: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "... A"]:
         """Return the rows divided by the lengthscales."""

@@ -40,7 +40,7 @@ class Linear(AbstractKernel):
 
 
 class Constant(AbstractKernel):
-    """The kernel k = variance of a random offset that all rows share.
+    """The constant kernel k = variance, for a random offset that all rows share.
 
     Parameters
     ----------

@@ -19,8 +19,8 @@ class Tanimoto(AbstractKernel):
     """The Tanimoto kernel variance · T(x, z), T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
 
     Sources: Ralaivola et al. (2005); Tripp et al. (2023). For rows of 0 and 1, T is Jaccard's index of sets.
-    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must hold counts or other numbers of at least
-    0. Negative numbers are not checked, and their kernel values are meaningless.
+    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must hold counts or other non-negative
+    numbers. Negative numbers are not checked, and their kernel values are meaningless.
 
     Parameters
     ----------

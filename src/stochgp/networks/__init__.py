@@ -156,10 +156,10 @@ def attention(
 ) -> Attention:
     """Return a network with attention over the inputs of a row, x [D] ↦ z [width].
 
-    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. Input j becomes the token x_j
-    w_j + b_j, after a learned [CLS] token. Pre-LayerNorm Transformer encoder layers with GELU follow, without
-    positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. Initial weights are
-    Xavier-uniform, and [CLS] ~ N(0, 0.02²). Raises ValueError for invalid sizes.
+    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. A linear map turns each
+    input into a token, after a learned [CLS] token. Pre-LayerNorm Transformer encoder layers with GELU follow,
+    without positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. Initial weights
+    are Xavier-uniform, and [CLS] ~ N(0, 0.02²). Raises ValueError for invalid sizes.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class Within(eqx.Module):
 def within(
     network: Any, X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32
 ) -> Within:
-    """Return the network with inputs bounded to `limits`, with a margin of REACH."""
+    """Return the network with inputs bounded to `limits` and a small margin."""
     parts = *np.asarray(limits, np.float64), REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(network, *(frozen(on_device(part, dtype)) for part in parts))
 

@@ -49,7 +49,7 @@ def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -
 
 
 def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Return numbers of units to hold out: groups, or single rows of a group with a majority."""
+    """Return the unit of each row: its group, or the row itself in a group with most rows."""
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     alone = len(sizes) + np.arange(len(group))
     return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]
@@ -58,7 +58,7 @@ def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
 def folds(
     n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
-    """Return a random fold for each row; a group is in one fold (see `divisible`)."""
+    """Return a random fold for each row. Groups stay together (see `divisible`)."""
     number = np.arange(n_rows) if group is None else divisible(group)
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
@@ -71,7 +71,7 @@ def train_test_indices(
 
     The same n, fraction and seed always give the same division (NumPy's PCG64 generator).
 
-    Raises ValueError unless 0 < fraction < 1, or if a set would be empty.
+    Raises ValueError if `fraction` is not between 0 and 1, or if a set would be empty.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def train_test_indices(
     n_test = round(len(names) * fraction)
     if not 1 <= n_test <= len(names) - 1:
         raise ValueError(
-            f"a test fraction of {fraction} leaves {len(names) - n_test} training rows and {n_test} test rows "
+            f"a test fraction of {fraction} gives {len(names) - n_test} training rows and {n_test} test rows "
             f"of {len(names)}; both sets need at least one"
         )
     of_test = np.isin(member, np.random.default_rng(seed).permutation(len(names))[:n_test])
@@ -100,7 +100,7 @@ def train_test_indices(
 def equal_rows(
     columns: Sequence[np.ndarray], places: Callable[[np.ndarray], np.ndarray] = lambda values: values
 ) -> Int[np.ndarray, " N"]:
-    """Return for each row the index of the first row with equal values of `places`."""
+    """Return for each row the index of the first equal row; `places` maps each column."""
     first = np.arange(len(columns[0]))
     rows, key = first, np.zeros(len(first), np.int64)
     for column in columns:
@@ -134,7 +134,7 @@ def scale_of(
     weight: Float[np.ndarray, " P"],
     group: Int[np.ndarray, " P"] | None = None,
 ) -> float:
-    """Return the factor of all variances that calibrates squared standardised errors.
+    """Return a factor for predictive variances, from squared standardised errors.
 
     It is (1 + n s)/(1 + n), with the mean s of `squares` and the effective number n of rows or groups.
     """

@@ -42,7 +42,7 @@ def as_key(random_state: Any) -> PRNGKeyArray:
 
 
 def _key(seed: int) -> PRNGKeyArray:
-    """Return `jax.random.key(seed)`, for the default generator without compiling."""
+    """Return `jax.random.key(seed)`, without compiling for the default generator."""
     if jax.config.jax_default_prng_impl != "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
         return jax.random.key(seed)
     return key_of((0, seed))
@@ -54,7 +54,7 @@ def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
 
 
 def words_of(key: PRNGKeyArray) -> tuple[int, ...]:
-    """Return all words of a key, as a seed of NumPy's generators."""
+    """Return all words of a key, which can seed generators of NumPy."""
     return tuple(int(word) for word in np.ravel(np.asarray(jax.random.key_data(key))))
 
 
@@ -89,7 +89,7 @@ def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """Return `jax.random.normal(key, shape, dtype)` up to rounding, as a NumPy array."""
+    """Return `jax.random.normal(key, shape, dtype)`, up to rounding errors."""
     if not _fits_host(key, shape, dtype):
         return jax.random.normal(key, shape, dtype)
     low, one = np.nextafter(np.float32(-1), np.float32(0)), np.float32(1)
