@@ -1,6 +1,6 @@
-"""For all tests: one core a worker, compiled code on disk too, and no skip without a name.
+"""Settings of all tests: one core per worker, a cache of programs, allowed skips.
 
-Set STOCHGP_TYPECHECK=1 to check the shapes and dtypes of annotations, and STOCHGP_EXTRAS=1 if the extras are installed, whose tests may then
+STOCHGP_TYPECHECK=1 checks the shapes and dtypes of annotations. With STOCHGP_EXTRAS=1, the tests of extras may
 not be skipped.
 """
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import jaxtyping
 
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
-    # Before JAX starts: two workers (gw0, gw1, …) whose thread pools share the cores would wait for each other.
+    # Set before JAX starts: workers (gw0, gw1, …) whose thread pools share cores would wait for each other.
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"][2:]) % len(cores)]})
 
-# Most of a first run is XLA compiling. What it made serves the other files, workers, processes that tests start, and the next run.
+# Most of a first run is compiling. All files, workers and later runs share the compiled programs.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
-# Small programs too: they are found in a third of the time that they are compiled in, and written in next to none.
+# Small programs are stored too, because loading one is three times as fast as compiling it.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 if os.environ.get("STOCHGP_TYPECHECK") == "1":
@@ -35,30 +35,30 @@ from costs import Costs
 from sweeps import long_cells
 
 lowering.share_contexts()
-jax.config.update("jax_traceback_in_locations_limit", 0)  # nobody reads in programs which line made them
+jax.config.update("jax_traceback_in_locations_limit", 0)  # not needed in programs
 
-# The same examples in every run, however slow the machine; STOCHGP_FUZZ asks for more.
+# The same examples in every run, on machines of any speed; STOCHGP_FUZZ sets a larger number.
 hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("stochgp")
 
 
-# What a test may be skipped for: a part of its reason. Any other skip fails the run.
+# Parts of the allowed reasons for skipping a test. Any other skip fails the run.
 SKIPS = (
-    "../shared/data",  # data sets and tables beside the checkout
+    "../shared/data",  # data sets outside the repository
     "the shared tables are not at hand",
     "UCI's data set 275",
     "the whole history is not at hand",  # a shallow clone, or files without git
     "no GPU here",
-    "SCIPY_ARRAY_API is not set",  # one of scikit-learn's checks
+    "SCIPY_ARRAY_API is not set",  # a check of scikit-learn
     "reset by Linux alone",
     "read from Linux and macOS",
 )
-# Heavy ones: `make test-all` installs them.
+# Only `make test-all` installs these packages.
 SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium")
-_skipped: dict[str, str] = {}  # reasons by node
+_skipped: dict[str, str] = {}  # reason for each test
 
 
-# Workers take files in this order, then the others: a slow one that came last would be waited for. From the list that is printed at the end.
+# Workers start with these slow files, so that none of them runs last. The summary of a run lists the times.
 FIRST = (
     "tests/test_devices.py",
     "tests/families/test_growing.py",
@@ -87,12 +87,11 @@ FIRST = (
 )
 
 
-COLLECTED = pytest.StashKey[
-    dict[str, bool]
-]()  # of every node that was collected, whether its own file marks it long
+# For each collected test, whether its own file marks it as long.
+COLLECTED = pytest.StashKey[dict[str, bool]]()
 
 
-@pytest.hookimpl(tryfirst=True)  # before what is not chosen is taken away
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects tests
 def pytest_collection_modifyitems(config, items):
     config.stash[COLLECTED] = {item.nodeid: item.get_closest_marker("long") is not None for item in items}
     long = set(long_cells())
@@ -105,12 +104,12 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def collected(request):
-    """Of every node that was collected, whether its own file marks it long."""
+    """For each collected test, whether its own file marks it as long."""
     return request.config.stash[COLLECTED]
 
 
 def pytest_collection_finish():
-    """Traced programs are large heaps that live long: looking through them for garbage is a tenth of the time."""
+    """Collect garbage less often, because traced programs are large and live long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
@@ -129,7 +128,7 @@ def pytest_collectreport(report):
 
 
 def _note(report):
-    """Of processes with workers the one that starts them hears of all; an expected failure is none."""
+    """Record a skipped test. The main process receives the reports of all workers."""
     if report.skipped and not hasattr(report, "wasxfail"):
         _skipped[report.nodeid] = str(
             report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -148,7 +147,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 def pytest_terminal_summary(terminalreporter):
     for node, why in _without_a_name().items():
-        terminalreporter.write_line(f"skipped for no reason of conftest.SKIPS: {node}: {why}", red=True)
+        terminalreporter.write_line(f"skip not allowed by conftest.SKIPS: {node}: {why}", red=True)
 
 
 @pytest.fixture
@@ -158,24 +157,24 @@ def key():
 
 @pytest.fixture
 def double():
-    """Arrays of float64, in the test."""
+    """Use float64 arrays in the test."""
     with jax.enable_x64(True):
         yield
 
 
 @pytest.fixture
 def strict_double(double):
-    """The same, and nothing is promoted silently."""
+    """Use float64 arrays, and refuse implicit promotion."""
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
 
 
-MOST_MAPS = 40_000  # memory maps: Linux allows a process 65,530
-MOST_BYTES = 3_000_000_000  # resident, of one worker
+MOST_MAPS = 40_000  # memory maps; Linux allows 65,530 per process
+MOST_BYTES = 3_000_000_000  # resident memory of one worker
 
 
 def _memory_is_short() -> bool:
-    """Every compiled program holds memory maps, of which thousands of tests would run out."""
+    """Return True if compiled programs use too many memory maps or too much memory."""
     maps = Path("/proc/self/maps")
     many = maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS
     return many or psutil.Process().memory_info().rss > MOST_BYTES
@@ -183,13 +182,13 @@ def _memory_is_short() -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_code_is_let_go():
-    """Where maps or memory run short. Else the files that follow use the programs of those before them."""
+    """Clear compiled programs if memory is short; otherwise the next files reuse them."""
     yield
     if _memory_is_short():
         jax.clear_caches()
 
 
-# Files in which kernel GPs of few rows have as many draws of their hyperparameters as those of users. Each is a factor of the rows, and a tenth of a fit.
+# Files in which kernel GPs use the default number of hyperparameter draws. Each draw takes a tenth of a fit.
 ALL_DRAWS = (
     "families/test_hyperparameters.py",
     "families/test_few_rows.py",
@@ -201,7 +200,7 @@ ALL_DRAWS = (
 
 @pytest.fixture(scope="session", autouse=True)
 def own_draws():
-    """How many there are."""
+    """The default number of hyperparameter draws."""
     from stochgp.families import kernel_posterior
 
     return kernel_posterior.DRAWS
@@ -209,13 +208,13 @@ def own_draws():
 
 @pytest.fixture(scope="module", autouse=True)
 def few_draws(own_draws, request):
-    """Four, which take the same way through the code."""
+    """Use four hyperparameter draws, which run the same code."""
     from stochgp.families import kernel_posterior
 
     kernel_posterior.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
 
 
-# Files that take prior functions, and probabilities of classes, as users do. Moments do not depend on the number of features, but the time does.
+# Files that use the default numbers of random features and points. Other files use fewer to save time.
 AS_USERS = (
     "test_priors.py",
     "likelihoods/test_contract.py",
@@ -227,7 +226,7 @@ AS_USERS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def few_features(request):
-    """200 random features of a prior function, not 2,000, and 128 points for the probabilities of three or more classes, not 2,048."""
+    """Use 200 random features for prior functions, and fewer points for class probabilities."""
     from stochgp.likelihoods import classes
     from stochgp.priors import prior_functions
 
@@ -242,7 +241,7 @@ def few_features(request):
 
 @pytest.fixture
 def traced_afresh():
-    """For a test that replaces what traced code reads: no program of before serves it, and none of its own serves others."""
+    """Clear compiled programs before and after a test that replaces values in traced code."""
     jax.clear_caches()
     yield
     jax.clear_caches()
@@ -250,7 +249,7 @@ def traced_afresh():
 
 @pytest.fixture(scope="module")
 def own_parts():
-    """`support/own_parts.py`, whose parts are registered for the tests of one file alone."""
+    """Register the parts of `support/own_parts.py` for the tests of one file."""
     from stochgp.names import REGISTERED
 
     yield importlib.import_module("own_parts")

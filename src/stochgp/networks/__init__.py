@@ -156,8 +156,8 @@ def attention(
 ) -> Attention:
     """Return a network with attention over the inputs of a row, x [D] ↦ z [width].
 
-    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. A linear map turns each
-    input into a token, after a learned [CLS] token. Pre-LayerNorm Transformer encoder layers with GELU follow,
+    Source: SCGD paper, v2, section 5.3. A LayerNorm normalises the D inputs. A linear map turns each input
+    into a token, after a learned [CLS] token. Pre-LayerNorm Transformer encoder layers with GELU follow,
     without positional encoding, mask or dropout. z is the LayerNorm of the final [CLS] token. Initial weights
     are Xavier-uniform, and [CLS] ~ N(0, 0.02²). Raises ValueError for invalid sizes.
 
