@@ -1,9 +1,9 @@
-"""Batches of 8 from 20,000 noisy observations of Hartmann-6: by qLogEI of BoTorch on our posterior, and by Thompson sampling.
+"""Batches of 8 points for Hartmann-6, with qLogEI of BoTorch and Thompson sampling.
 
     pip install stochgp[botorch]
     python -m examples.hartmann6 [number of observations]
 
-Hyperparameters are learned once, by leaving rows out. Then both ways begin with the same 20,000 rows.
+Hyperparameters are learned once. Both methods then start with the same 20,000 noisy observations.
 """
 
 import sys
@@ -28,7 +28,7 @@ P = 1e-4 * np.array([
 
 
 def f(X):
-    """Σᵢ αᵢ exp(−Σⱼ Aᵢⱼ(xⱼ − Pᵢⱼ)²), largest 3.32237 (Hartman 1973)."""
+    """Return Σᵢ αᵢ exp(−Σⱼ Aᵢⱼ(xⱼ − Pᵢⱼ)²), whose maximum is 3.32237 (Hartman 1973)."""
     return np.exp(-(A * (X[:, None, :] - P) ** 2).sum(axis=2)) @ ALPHA
 
 

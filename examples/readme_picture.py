@@ -13,7 +13,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "readme.png"
 
 
 def picture():
-    """Disease progression given the body mass index alone: observations and the predictive distribution."""
+    """Draw disease progression against body mass index, with predictive intervals."""
     data: Any = load_diabetes(as_frame=True, scaled=False)
     X, y = data.data, data.target
     model = GPRegressor(random_state=0).fit(X[["bmi"]], y)

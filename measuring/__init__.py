@@ -1,1 +1,1 @@
-"""What experiments and benchmarks share: the harness that runs cells, lines of results, machine, tables; the pages of what was measured."""
+"""Shared code of experiments and benchmarks: harness, results, tables and pages."""

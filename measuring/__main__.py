@@ -1,4 +1,4 @@
-"""`python -m measuring` writes docs/measured.md, docs/comparison.md, docs/solvers.md and their pictures from the lines of results."""
+"""`python -m measuring` writes the pages of measurements in docs/ from the results."""
 
 import importlib
 import sys

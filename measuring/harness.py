@@ -1,13 +1,13 @@
-"""Run the cells of experiments and benchmarks, each in a process of its own, and append a line of results for each.
+"""Run the cells of experiments and benchmarks in separate processes, and store results.
 
-A module of `experiments` or `benchmarks` has
+A cell is one combination of settings. A module of `experiments` or `benchmarks` has
 
-- `cells(quick, slow)`: the settings of all its runs;
-- `run(cell)`: the results of one, or a list of them that differ in the settings KEYS of the module;
-- `page(records)`: Markdown tables and notes;
-- optionally `depends(cell, records)`: settings taken from results of other cells, None until these exist;
-- optionally ONE_CORE: whether a cell runs on one core;
-- optionally RESULTS: the folder of its lines, if not `results` of the package.
+- `cells(quick, slow)`, which returns all cells;
+- `run(cell)`, which returns results, or a list of results that differ in the settings KEYS of the module;
+- `page(records)`, which returns Markdown tables and notes;
+- optionally `depends(cell, records)`, which returns settings from results of other cells, or None;
+- optionally ONE_CORE, which is True if a cell runs on one core;
+- optionally RESULTS, the folder of its results; the default is `results`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 from measuring import machine, store
 from measuring.store import ROOT, Cell, Record
 
-CACHE = "JAX_COMPILATION_CACHE_DIR"  # empty: a process finds no compiled code on disk
+CACHE = "JAX_COMPILATION_CACHE_DIR"  # an empty value disables the cache of compiled code
 ALL_CORES = -1
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -38,11 +38,11 @@ ABSENT = (
     "measuring.harness.AbsentError",
     "ModuleNotFoundError",
     "ImportError",
-)  # errors of cells that are skipped
+)  # errors that skip a cell
 
 
 class AbsentError(Exception):
-    """Data or a package of a cell is not on this machine; the text says what is missing."""
+    """Data or a package of a cell is missing on this machine."""
 
 
 def apart(
@@ -54,7 +54,7 @@ def apart(
     timeout: float | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return {"results", "where"} of `module.function(argument)` in a process of its own with these variables.
+    """Return results and machine of `module.function(argument)`, run in a new process.
 
     Raises RuntimeError with the last line of the process if it fails or is killed.
     """
@@ -70,17 +70,17 @@ def apart(
 
 
 def choice(model: Any, name: str, default: Any = None) -> Any:
-    """A decision of a fit, or `default` if the fit did not make it."""
+    """Return a decision of a fit, or `default` if the fit did not make it."""
     return model.plan_.get(name, {"choice": default})["choice"]
 
 
 def run(
     name: str, cells: list[Cell], path: Path | None, common: Record, report: Report, jobs: int = 1
 ) -> tuple:
-    """Run the cells of module `name` that have no line in `path`, and append a line for each; none without a path.
+    """Run the cells of module `name` that have no results in `path`, and append them.
 
-    Returns (all records of these cells, the number of cells that failed). A cell that fails is reported, and runs again in the next call. `common` is
-    a part of each line.
+    Return all records of the cells, and the number of failed cells. A failed cell runs again in the next
+    call. Each record contains `common`.
     """
     module = importlib.import_module(name)
     records, failed = [] if path is None else store.read(path), 0
@@ -128,7 +128,7 @@ def _one(name: str, cell: Cell, cores: "queue.SimpleQueue[int]") -> dict[str, An
 
 
 def _records(module: Any, cell: Cell, more: dict, answer: dict, common: Record) -> list[Record]:
-    """A record for each row of an answer."""
+    """Return a record for each row of an answer."""
     keys = getattr(module, "KEYS", ())
     rows = answer["results"] if isinstance(answer["results"], list) else [answer["results"]]
     about = {"from_others": more, "seconds": answer["seconds"], **common, **answer["where"]}
@@ -153,7 +153,7 @@ def _has_line(module: Any, cell: Cell, records: list[Record]) -> bool:
 
 
 def main(package: str, names: Mapping[str, str], arguments: Sequence[str] | None = None) -> int:
-    """Run the command `python -m PACKAGE`; `names` says what each module of it shows."""
+    """Run the command `python -m PACKAGE`; `names` describes each of its modules."""
     parser = _parser(package, names)
     options = parser.parse_args(arguments)
     if options.name is None:
@@ -188,31 +188,31 @@ def main(package: str, names: Mapping[str, str], arguments: Sequence[str] | None
 def _parser(package: str, names: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {package}",
-        description="Run the cells of NAME that have no line of results, and print its tables; without NAME, list all names.",
+        description="Run the cells of NAME that have no results, and print the tables of NAME. Without NAME, list all names.",
     )
     add = parser.add_argument
     add("name", nargs="?", type=str.lower, choices=names, metavar="NAME", help="one of: " + ", ".join(names))
-    add("--list", action="store_true", help="show the cells of NAME and whether they are done, and stop")
-    add("--table", action="store_true", help="print the tables of the lines of NAME, without running")
-    add("--quick", action="store_true", help="a trial of seconds that leaves no lines")
-    add("--slow", action="store_true", help="also the cells that take long on two cores")
-    add("--jobs", type=int, default=1, metavar="K", help="processes at a time")
+    add("--list", action="store_true", help="list the cells of NAME and whether they are done")
+    add("--table", action="store_true", help="print the tables of NAME without running cells")
+    add("--quick", action="store_true", help="run a trial of a few seconds without storing results")
+    add("--slow", action="store_true", help="also run the slow cells")
+    add("--jobs", type=int, default=1, metavar="K", help="number of processes at a time")
     add(
         "--only",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="only cells with these settings; VALUE,VALUE is or",
+        help="run only cells with these settings; a comma separates alternative values",
     )
-    add("--results", type=Path, metavar="DIR", help="where lines go")
+    add("--results", type=Path, metavar="DIR", help="folder for results")
     return parser
 
 
 def _answer(module: str, function: str, argument: str, core: str) -> None:
     if int(core) != ALL_CORES:
-        os.sched_setaffinity(0, {int(core)})  # before JAX starts its threads
+        os.sched_setaffinity(0, {int(core)})  # must precede the start of JAX
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what else is printed goes to stderr
+    os.dup2(2, 1)  # all other output goes to stderr
     where = machine.describe()
     results = getattr(importlib.import_module(module), function)(json.loads(argument))
     if devices := machine.accelerators():

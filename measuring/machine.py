@@ -1,4 +1,4 @@
-"""Where a line was measured: commit, processor, memory, versions, threads."""
+"""The machine of a measurement: commit, processor, memory, versions and threads."""
 
 import importlib.metadata
 import os
@@ -23,16 +23,16 @@ THREAD_VARIABLES = (
 WRITTEN = (
     "experiments/results", "experiments/floors.jsonl", "benchmarks/results", "docs/measured.md", "docs/comparison.md", "docs/solvers.md",
 )  # fmt: skip
-"""What runs write: changes there do not make a commit dirty."""
+"""Files that runs write. Changes in them do not make a commit dirty."""
 
 
 def describe() -> dict:
-    """Return all but the figures themselves: {"commit", "machine", "versions", "threads"}."""
+    """Return the commit, the machine, the versions and the thread settings."""
     return {"commit": commit(), "machine": machine(), "versions": versions(PACKAGES), "threads": threads()}
 
 
 def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
-    """The checked-out commit, with "-dirty" if tracked files outside `ignore` differ; None outside a git checkout."""
+    """Return the commit, with "-dirty" for changes outside `ignore`; None without git."""
     revision = _git(root, "rev-parse", "HEAD")
     if revision is None:
         return None
@@ -42,7 +42,7 @@ def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
 
 
 def history(root: Path = ROOT) -> frozenset[str] | None:
-    """The checked-out commit and all before it; None outside a git checkout, and in a shallow one."""
+    """Return the commit and all its ancestors; None without git or in a shallow clone."""
     if _git(root, "rev-parse", "--is-shallow-repository") != "false":
         return None
     found = _git(root, "rev-list", "HEAD")
@@ -50,7 +50,7 @@ def history(root: Path = ROOT) -> frozenset[str] | None:
 
 
 def machine() -> dict:
-    """Processor, cores, memory in bytes, system, and the load averages of 1, 5 and 15 minutes."""
+    """Return processor, cores, bytes of memory, system, and load averages."""
     return {
         "processor": next(_cpuinfo("model name"), platform.processor() or platform.machine()),
         "cores_physical": physical_cores(),
@@ -62,13 +62,13 @@ def machine() -> dict:
 
 
 def accelerators() -> list[str]:
-    """Names of the devices other than the processor, if this process uses JAX."""
+    """Return the names of accelerators, if this process uses JAX."""
     jax = sys.modules.get("jax")
     return [] if jax is None else [d.device_kind for d in jax.devices() if d.platform != "cpu"]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Python's version and that of every package of the list that is installed."""
+    """Return the versions of Python and of the installed packages in the list."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -79,19 +79,19 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def threads() -> dict:
-    """Cores this process may use, and the environment variables that limit threads."""
+    """Return the usable cores, and the environment variables that limit threads."""
     return {"cores_usable": usable_cores()} | {v: os.environ[v] for v in THREAD_VARIABLES if v in os.environ}
 
 
 def usable_cores() -> int:
-    """Cores this process may run on; an affinity mask counts."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def physical_cores() -> int | None:
-    """Cores without their second threads, as Linux counts them; None elsewhere."""
+    """Return the number of physical cores on Linux, otherwise None."""
     return len(set(zip(_cpuinfo("physical id"), _cpuinfo("core id"), strict=True))) or None
 
 

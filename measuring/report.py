@@ -1,6 +1,6 @@
-"""Write docs/measured.md, docs/comparison.md and docs/solvers.md from templates and lines of results.
+"""Write docs/measured.md, docs/comparison.md and docs/solvers.md from templates.
 
-In a template, `{{expression | format}}` calls `page`, `columns`, `value`, `values` and `dates` of this module.
+Expressions `{{expression | format}}` in a template may call functions of this module.
 """
 
 import functools
@@ -26,38 +26,38 @@ def path_of(name: str) -> Path:
 
 
 def filled(template: str) -> str:
-    """Fill in a template. Raises ValueError that names a placeholder without lines."""
+    """Fill in a template. Raises ValueError for a placeholder without results."""
     return PLACEHOLDER.sub(lambda match: _filled(match[1].strip()), template)
 
 
 def names() -> list[str]:
-    """All files of results."""
+    """Return the names of all files of results."""
     return sorted(path.stem for folder in (EXPERIMENTS, BENCHMARKS) for path in folder.glob("*.jsonl"))
 
 
 @functools.cache
 def records(name: str) -> list[Record]:
-    """The lines of an experiment or a benchmark."""
+    """Return the records of an experiment or a benchmark."""
     path = EXPERIMENTS / f"{name}.jsonl"
     return store.read(path if path.exists() else BENCHMARKS / f"{name}.jsonl")
 
 
 def values(name: str, field: str, **settings: Any) -> list[Any]:
-    """A field of the results of all lines with these settings. Raises ValueError if there are none."""
+    """Return a field of all results with these settings. Raises ValueError without results."""
     found = [r["results"][field] for r in store.select(records(name), **settings)]
     if not found:
-        raise ValueError(f"none of {len(records(name))} lines has {settings}")
+        raise ValueError(f"none of {len(records(name))} records has {settings}")
     return found
 
 
 def value(name: str, field: str, **settings: Any) -> Any:
-    """The same of the only line with these settings."""
+    """Return a field of the only result with these settings."""
     (found,) = values(name, field, **settings)
     return found
 
 
 def page(name: str, *parts: int) -> str:
-    """These parts of the page of an experiment or a benchmark, the first one by default."""
+    """Return parts of the page of an experiment or a benchmark, by default the first."""
     package = "experiments" if (ROOT / "experiments" / f"{name}.py").exists() else "benchmarks"
     if not records(name):
         return f"Not measured at this state of the software: `python -m {package} {name}` makes the lines."
@@ -66,9 +66,9 @@ def page(name: str, *parts: int) -> str:
 
 
 def columns(text: str, *wanted: str, rows: dict[str, tuple[str, ...]] | None = None) -> str:
-    """Keep some columns of a Markdown table, "old → new" renames one, and the rows with these cells.
+    """Return some columns and rows of a Markdown table; "old → new" renames a column.
 
-    `rows` maps a column to the cells of the rows to keep. Raises ValueError for a column that the table does not have.
+    `rows` maps a column to the cells of the rows to keep. Raises ValueError for an unknown column.
     """
     heading, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines())
     pairs = [(name, heading.index(name.partition(" → ")[0])) for name in wanted]
@@ -79,7 +79,7 @@ def columns(text: str, *wanted: str, rows: dict[str, tuple[str, ...]] | None = N
 
 
 def dates(*files: str, commits: bool = False) -> str:
-    """The days of the first and the last run of these files, of all by default, with their commits if wanted."""
+    """Return the days of the first and the last run, optionally with their commits."""
     lines = [record for name in files or names() for record in records(name)]
     ends = [choose(lines, key=lambda record: record["finished"]) for choose in (min, max)]
     shown = [end["finished"][:10] + f" (commit {end['commit'][:7]})" * commits for end in ends]

@@ -1,4 +1,4 @@
-"""Folders, and lines of results on disk: one of JSON for each finished cell, appended whole or not at all."""
+"""Folders, and results on disk: one line of JSON for each finished cell."""
 
 import json
 import math
@@ -13,18 +13,18 @@ Record = dict[str, Any]
 
 
 def shared(part: str) -> Path:
-    """`part` of the shared folder, beside the checkout or in it; the first of the two if neither exists."""
+    """Return `part` of the shared folder, which is beside the checkout or in it."""
     places = [folder / "shared" / part for folder in (ROOT.parent, ROOT)]
     return next((place for place in places if place.exists()), places[0])
 
 
 def key(cell: Cell) -> str:
-    """The cell as text, whatever the order of its settings."""
+    """Return the cell as text, independent of the order of its settings."""
     return json.dumps(cell, sort_keys=True)
 
 
 def read(path: Path) -> list[Record]:
-    """The last record of each cell in a file; a line cut short by a kill is passed over."""
+    """Return the last record of each cell in a file. Incomplete lines are skipped."""
     records = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -36,7 +36,7 @@ def read(path: Path) -> list[Record]:
 
 
 def append(path: Path, record: Record) -> None:
-    """Append one line; it is on disk when this returns. A line cut short before it is closed first."""
+    """Append one line to a file on disk. An incomplete last line is ended first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(_finite(record), allow_nan=False) + "\n"
     if path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
@@ -48,17 +48,17 @@ def append(path: Path, record: Record) -> None:
 
 
 def select(records: list[Record], **settings: Any) -> list[Record]:
-    """The records whose cells have these settings."""
+    """Return the records whose cells have these settings."""
     return [r for r in records if all(r["settings"].get(k) == v for k, v in settings.items())]
 
 
 def rows(records: list[Record]) -> list[dict[str, Any]]:
-    """Settings and results of each record together."""
+    """Return the settings and results of each record in one dictionary."""
     return [record["settings"] | record["results"] for record in records]
 
 
 def _finite(value: Any) -> Any:
-    """Numbers that are not finite become null, which every reader of JSON takes."""
+    """Replace numbers that are not finite by null, which is valid JSON."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

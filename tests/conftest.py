@@ -1,6 +1,6 @@
 """Settings of all tests: one core per worker, a cache of programs, allowed skips.
 
-STOCHGP_TYPECHECK=1 checks the shapes and dtypes of annotations. With STOCHGP_EXTRAS=1, the tests of extras may
+STOCHGP_TYPECHECK=1 checks shapes and dtypes of annotations. With STOCHGP_EXTRAS=1, the tests of extras may
 not be skipped.
 """
 

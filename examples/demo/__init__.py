@@ -1,1 +1,1 @@
-"""The main job on real data, beside other methods: `python -m examples.demo`."""
+"""The demo on real data, with other methods for comparison: `python -m examples.demo`."""

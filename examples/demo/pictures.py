@@ -1,4 +1,4 @@
-"""The demonstration's two pictures: what some flights' arrivals will be, and how far such predictions can be trusted."""
+"""The two pictures of the demo: predicted arrivals, and the calibration."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _POINTS = 400
 
 
 def arrivals_figure(found: Arrivals, examples: list[dict[str, Any]]) -> Figure:
-    """Left: densities of the arrival delay, with what it was; right: the probability of having arrived by each minute."""
+    """Draw densities of the arrival delay, and the probability of arrival by each minute."""
     figure = Figure(figsize=(12, 4.6), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     rows = np.array([one["row"] for one in examples])
@@ -43,7 +43,7 @@ def arrivals_figure(found: Arrivals, examples: list[dict[str, Any]]) -> Figure:
 
 
 def trust_figure(found: Arrivals, promises: list[dict[str, Any]], widths: list[dict[str, Any]]) -> Figure:
-    """Promised and kept chances of arriving in time, coverage, and how wide intervals are by what was known."""
+    """Draw predicted and observed probabilities, coverage, and widths of intervals."""
     figure = Figure(figsize=(15, 5), dpi=150, layout="constrained")
     left, middle, right = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1, 0.8, 1.3)})
     _draw_promises(left, promises)

@@ -1,4 +1,4 @@
-"""What the demonstration holds a GP against, on the same flights and inputs: ridge regression, and boosting of the packages that are installed."""
+"""Other methods of the demo: ridge regression, and boosting if it is installed."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -17,22 +17,20 @@ from examples.demo.departures import MANY_LEVELS, Departures
 from stochgp.data import TableEncoder
 from stochgp.distributions import Normal
 
-TREES, BOOSTED = 1000, 300  # of CatBoost, and of the others, whose rate is 0.05
-LEVELS = np.array(
-    [0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975]
-)  # of the quantiles that LightGBM learns
+TREES, BOOSTED = 1000, 300  # trees of CatBoost, and of the others, whose learning rate is 0.05
+LEVELS = np.array([0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975])  # quantile levels of LightGBM
 BETWEEN = np.linspace(0.025, 0.975, 39)
-MOST_LEVELS = 255  # of a column of text for histogram boosting; columns of more are left out
+MOST_LEVELS = 255  # categories per text column for histogram boosting; columns with more are dropped
 
 
 class Quantiles(NamedTuple):
-    """Predictions that are no densities: quantiles at LEVELS [N, Q], ascending, and means [N]."""
+    """Predicted quantiles at LEVELS [N, Q], ascending, and means [N]."""
 
     values: np.ndarray
     mean: np.ndarray
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """2 ∫ pinball loss dp, a sum over 39 levels of as much, those between LEVELS by straight lines."""
+        """Return the CRPS as twice the mean pinball loss over 39 interpolated levels."""
         right = np.clip(np.searchsorted(LEVELS, BETWEEN), 1, len(LEVELS) - 1)
         share = (BETWEEN - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
         q = (1 - share) * self.values[:, right - 1] + share * self.values[:, right]
@@ -40,7 +38,7 @@ class Quantiles(NamedTuple):
         return 2 * np.mean(np.maximum(BETWEEN * d, (BETWEEN - 1) * d), axis=1)
 
     def interval(self, level: float) -> np.ndarray:
-        """The central interval of one of the levels learned."""
+        """Return a central interval between two of the levels."""
         low = int(np.argmin(np.abs(LEVELS - (1 - level) / 2)))
         return self.values[:, [low, len(LEVELS) - 1 - low]]
 
@@ -49,7 +47,7 @@ Method = Callable[[Departures, Departures], Any]
 
 
 def rivals(seed: int) -> Iterator[tuple[str, Method | None]]:
-    """Name and method, None where its package is not installed."""
+    """Yield name and method, or None if its package is not installed."""
     yield "ridge", _ridge
     yield "histogram boosting", partial(_boosted, seed)
     for name, package, method in (
@@ -80,7 +78,7 @@ def _boosted(seed: int, known: Departures, new: Departures) -> Normal:
 
 
 def _with_residuals(fresh: Callable[[], Any], X: np.ndarray, X_new: np.ndarray, known: Departures) -> Normal:
-    """Means, with the standard deviation of the errors on a tenth of the days, which a first fit has not seen."""
+    """Return means, and the standard deviation of errors on held-out days."""
     days = np.unique(known.day)
     aside = np.isin(known.day, days[:: min(10, len(days))])
     errors = known.lost[aside] - fresh().fit(X[~aside], known.lost[~aside]).predict(X[aside])
@@ -89,7 +87,7 @@ def _with_residuals(fresh: Callable[[], Any], X: np.ndarray, X_new: np.ndarray, 
 
 
 def _catboost(seed: int, known: Departures, new: Departures) -> Normal:
-    """Its Gaussian with a variance for each row, and its own encoding of text."""
+    """Predict a Gaussian with a variance for each row, and encode text with CatBoost."""
     from catboost import CatBoostRegressor, Pool  # pyright: ignore[reportMissingImports]
 
     names = [name for name in known.table.column_names if _is_text(known.table, name)]
@@ -105,7 +103,7 @@ def _catboost(seed: int, known: Departures, new: Departures) -> Normal:
 
 
 def _lightgbm(seed: int, known: Departures, new: Departures) -> Quantiles:
-    """A fit for each of nine levels, sorted where they cross, and one of the mean."""
+    """Fit nine quantile levels and the mean; quantiles are sorted."""
     from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
 
     X, X_new, texts = _coded(known, new)
@@ -116,7 +114,7 @@ def _lightgbm(seed: int, known: Departures, new: Departures) -> Quantiles:
 
 
 def _coded(known: Departures, new: Departures) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """(Training rows, test rows, which columns are text): text as the number of its level, NaN where missing or new."""
+    """Return training and test rows with text as numbers, and which columns are text."""
     parts, texts = ([], []), []
     for j, name in enumerate(known.table.column_names):
         if _is_text(known.table, name):
@@ -135,7 +133,7 @@ def _is_text(table: pa.Table, name: str) -> bool:
 
 
 def _filled(table: pa.Table) -> pa.Table:
-    """Missing text as a level of its own."""
+    """Replace missing text by a separate category."""
     filled = {
         name: table[name].fill_null("missing") if _is_text(table, name) else table[name]
         for name in table.column_names

@@ -1,4 +1,4 @@
-"""What was known at a minute: sums over the events before it, for inputs that hold nothing of the future."""
+"""Sums over past events, for inputs without information from the future."""
 
 import numpy as np
 from jaxtyping import Float64, Int, Shaped
@@ -14,9 +14,9 @@ def recent_sums(
     asked_minute: Int[np.ndarray, " Q"],
     window: int,
 ) -> tuple[Rows, Rows]:
-    """(Σ_e v_e, their number) over the events e of the same label with t − window ≤ t_e < t, for each label and minute t asked.
+    """Return sums and counts of recent events, for each requested label and minute t.
 
-    An event of the minute t itself is not before it. Minutes are whole numbers from 0 on.
+    Events have the same label and t − window ≤ t_e < t. Minutes are non-negative integers.
     """
     place, start, order = _in_order(event, event_minute, asked, asked_minute)
     sums = np.concatenate([[0.0], np.cumsum(value[order])])
@@ -26,7 +26,7 @@ def recent_sums(
 
 
 def recent_means(sums: tuple[Rows, Rows], prior: Rows | float, weight: float) -> Rows:
-    """(Σ v + w · prior) / (n + w): the mean of few events is drawn to the prior, that of none is the prior."""
+    """Return (Σ v + w · prior) / (n + w), means that are shrunk towards the prior."""
     total, count = sums
     return (total + weight * prior) / (count + weight)
 
@@ -38,7 +38,7 @@ def last_known(
     asked: Shaped[np.ndarray, " Q"],
     asked_minute: Int[np.ndarray, " Q"],
 ) -> Rows:
-    """The value of the last event of the same label with t_e ≤ t whose value is known; NaN where there is none."""
+    """Return the last known value of the same label with t_e ≤ t, or NaN."""
     there = ~np.isnan(value)
     event, event_minute, value = event[there], event_minute[there], value[there]
     place, start, order = _in_order(event, event_minute, asked, asked_minute)
@@ -50,7 +50,7 @@ def last_known(
 def _in_order(
     event: np.ndarray, event_minute: np.ndarray, asked: np.ndarray, asked_minute: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(label · span + minute of the events, ascending; label · span of what is asked; the order of the events), where span is more than any minute."""
+    """Return sorted keys of events, the keys at which queries start, and the order of events."""
     label = np.unique(np.concatenate([event, asked]), return_inverse=True)[1].astype(np.int64)
     span = int(max(event_minute.max(initial=0), asked_minute.max())) + 1
     place = label[: len(event)] * span + event_minute

@@ -1,4 +1,4 @@
-"""What the demonstration's predictions say to a passenger with a connection, and how far to trust them."""
+"""The predictions of the demo in words, and their calibration."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from examples.demo.departures import Departures
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
 
-MINUTES = (0, 15, 30, 60)  # late at most: time that a connection leaves
-SPREADS = (0.05, 0.5, 0.95, 0.998)  # the flights shown, by how wide their predictions are among all
-SURE = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)  # edges of promised probabilities
-WIDE = 0.8  # of the intervals whose widths are compared
+MINUTES = (0, 15, 30, 60)  # maximum delays that a connection allows
+SPREADS = (0.05, 0.5, 0.95, 0.998)  # ranks of the shown flights by the widths of their intervals
+SURE = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)  # edges of bins of predicted probabilities
+WIDE = 0.8  # level of the intervals whose widths are compared
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """Predictive distributions of the minutes that flights lose after leaving; the arrival delay is these and the departure delay."""
+    """Predicted minutes lost after departure. Arrival delay = departure delay + minutes lost."""
 
     predicted: AbstractDistribution
     flights: Departures
@@ -29,15 +29,15 @@ class Arrivals:
 
     @property
     def late(self) -> Float64[np.ndarray, " N"]:
-        """Arrival delays, as they were."""
+        """The observed arrival delays."""
         return self.flights.lost + self.column("dep_delay")
 
     def at_most(self, minutes: float) -> Float64[np.ndarray, " N"]:
-        """P(arrival delay ≤ minutes) of each flight. Delays are whole minutes, and the distribution is continuous: half a minute more."""
+        """Return P(arrival delay ≤ minutes). Half a minute is added, as delays are integers."""
         return self.predicted.cdf(minutes + 0.5 - self.column("dep_delay"))
 
     def width(self) -> Float64[np.ndarray, " N"]:
-        """Minutes of the central interval of 80 %."""
+        """Return the widths of 80 % intervals in minutes."""
         lower, upper = self.predicted.interval(WIDE).T
         return upper - lower
 
@@ -47,7 +47,7 @@ class Arrivals:
 
 
 def examples_of(found: Arrivals) -> list[dict[str, Any]]:
-    """Flights whose predictions are narrow, middling, wide and among the widest; how they ended has no part in the choice."""
+    """Return flights with narrow to wide intervals, chosen without their outcomes."""
     order = np.argsort(found.width(), kind="stable")
     rows = order[[min(int(share * len(order)), len(order) - 1) for share in SPREADS]]
     delay = found.column("dep_delay")[rows]
@@ -69,7 +69,7 @@ def examples_of(found: Arrivals) -> list[dict[str, Any]]:
 
 
 def promises_of(found: Arrivals) -> list[dict[str, Any]]:
-    """Of the flights that were promised to be at most so late with a probability in a range: how many were; errors are over days."""
+    """Return predicted and observed probabilities per bin, with errors over days."""
     promises = []
     for minutes in MINUTES:
         p, kept = found.at_most(minutes), (found.late <= minutes).astype(np.float64)
@@ -85,7 +85,7 @@ def promises_of(found: Arrivals) -> list[dict[str, Any]]:
 
 
 def widths_of(found: Arrivals) -> list[dict[str, Any]]:
-    """How wide the 80 % intervals are, and how many hold, by what was known."""
+    """Return widths and coverage of 80 % intervals for several groups of flights."""
     width = found.width()
     lower, upper = found.predicted.interval(WIDE).T
     held = ((lower <= found.flights.lost) & (found.flights.lost <= upper)).astype(np.float64)
@@ -101,7 +101,7 @@ def widths_of(found: Arrivals) -> list[dict[str, Any]]:
 
 
 def _parts(found: Arrivals) -> Iterator[tuple[str, str, Bool[np.ndarray, " N"]]]:
-    """(What may be the cause, its range, the flights in it)."""
+    """Yield the cause, its range, and the flights in this range."""
     delay, hours = found.column("dep_delay"), found.column("scheduled_duration") / 60
     yield "left the gate", "on time", delay <= 0
     yield "left the gate", "1 to 60 minutes late", (delay > 0) & (delay <= 60)
@@ -122,7 +122,7 @@ def _parts(found: Arrivals) -> Iterator[tuple[str, str, Bool[np.ndarray, " N"]]]
 
 
 def said_of(report: dict[str, Any]) -> list[str]:
-    """Some flights, the promises, and where they are vague, in words."""
+    """Return text lines on some flights, on calibration, and on widths of intervals."""
     lines = [""]
     for one in report["flights"]:
         (a, b), (c, d) = one["interval_50"], one["interval_95"]
