@@ -1,1 +1,1 @@
-"""Speed and memory against rivals: `python -m benchmarks NAME [--json] [--quick]`."""
+"""Speed and memory compared with other packages: `python -m benchmarks NAME`."""

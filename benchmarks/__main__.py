@@ -1,24 +1,24 @@
-"""`python -m benchmarks [NAME]`: the list of benchmarks, or a run of one."""
+"""`python -m benchmarks [NAME]` lists the benchmarks, or runs one."""
 
 import sys
 
 from measuring.harness import main
 
 NAMES = {
-    "acquisition": "seconds and memory of a batch of 8 by qLogEI, beside BoTorch's exact GP",
-    "arena": "raw tables: default estimators against boosting, forests and ridge regression",
-    "classes": "tables of classes: the default classifier beside CatBoost and logistic regression",
-    "demo": "the demonstration on flights, beside ridge regression and boosting",
-    "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
-    "files": "fits of files of more rows than memory, under a limit of 1 GB",
+    "acquisition": "seconds and memory of qLogEI batches of 8, compared with BoTorch's exact GP",
+    "arena": "raw tables: default estimators, boosting, forests and ridge regression",
+    "classes": "classification: the default classifier, CatBoost and logistic regression",
+    "demo": "the demo on flights, with ridge regression and boosting",
+    "feature_steps": "time of a step of SCGD, MINIMAX and BSGD, compared with eager PyTorch",
+    "files": "fits to files that are larger than memory, under a limit of 1 GB",
     "gpboost_fits": "the default kernel GP against GPBoost's Vecchia approximation on four UCI sets",
-    "many_rows": "default kernel GPs of a million rows",
-    "memory_limits": "peaks of random fits, predictions and functions under memory limits",
-    "seconds": "first fits in fresh processes on one and two cores, beside CatBoost, LightGBM and scikit-learn's GP",
-    "solver_systems": "seconds of every solver to a residual of 1e-4 of systems with hardly any noise",
-    "sparse": "steps of SVDGP against its number of functions; fits by SoftKI",
-    "time_limits": "seconds of fits under time limits, compilation included",
-    "updates": "1,000 new rows for a kernel GP of 50,000, against a fit of all",
+    "many_rows": "default kernel GPs with a million rows",
+    "memory_limits": "peak memory of random fits and predictions under memory limits",
+    "seconds": "first fits in new processes, compared with CatBoost, LightGBM and scikit-learn's GP",
+    "solver_systems": "seconds of every solver to a residual of 1e-4, with little noise",
+    "sparse": "steps of SVDGP with several numbers of functions; fits with SoftKI",
+    "time_limits": "seconds of fits under time limits, including compilation",
+    "updates": "updates of a kernel GP of 50,000 rows with 1,000 rows, compared with a fit",
 }
 
 if __name__ == "__main__":

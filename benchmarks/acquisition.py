@@ -1,8 +1,8 @@
-"""`acquisition`: seconds and memory until BoTorch has chosen 8 candidates by qLogEI from noisy observations of Hartmann-6.
+"""`acquisition`: seconds and memory of BoTorch to choose 8 candidates for Hartmann-6.
 
-Ours: `KernelGPRegressor` with given hyperparameters, prepared posterior included, through `stochgp.contrib.botorch.PosteriorModel`. The other side is BoTorch's
-own exact GP, `SingleTaskGP` in float64 with the same kernel and noise. Peaks are of resident memory. A process that
-dies, or takes longer than the limit, has no figures: "failed" says how it ended.
+BoTorch maximises qLogEI, given noisy observations. The model is `KernelGPRegressor` with fixed
+hyperparameters (through `PosteriorModel`), or BoTorch's `SingleTaskGP` in float64 with the same kernel and
+noise. A process that fails or exceeds the time limit has the field "failed" instead of figures.
 """
 
 import subprocess
@@ -64,7 +64,7 @@ def measure(cell: store.Cell) -> dict[str, float]:
 
 
 def _batch(model: Any, best: float, cell: store.Cell) -> np.ndarray:
-    """The candidates of qLogEI."""
+    """Return the candidates of qLogEI."""
     import torch
     from botorch.acquisition.logei import qLogExpectedImprovement
     from botorch.optim import optimize_acqf
@@ -107,5 +107,5 @@ def _theirs(X: np.ndarray, y: np.ndarray) -> Any:
     given = {"covar_module": kernel, "mean_module": mean, "outcome_transform": None}
     model = SingleTaskGP(X_, y_, torch.full_like(y_, NOISE), **given).double()
     model.eval()
-    model.posterior(X_[:1])  # factorises
+    model.posterior(X_[:1])  # computes the Cholesky factor
     return model

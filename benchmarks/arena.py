@@ -1,9 +1,10 @@
-"""`arena`: raw tables, our estimators as they come against boosting, forests and ridge regression, as they come and tuned.
+"""`arena`: scores of default estimators on raw tables, compared with other packages.
 
-Each cell (a table, its division, a side, its variant) runs on all cores. A tuned rival has as many
-seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. Our estimators are given the tables as they are, text, dates and gaps
-included; what they refuse is in the line. Rivals are given numbers made of the dates by their known format (`arena_inputs`). Scores are in units of the standard
-deviation of the training targets. `--only side=pool table=diamonds` chooses cells. All cells take about a day on two cores. Rivals and tables whose packages are missing (extra bench) are skipped.
+A cell is a table, a division, a method and a variant, and runs on all cores. Tuning of another method may
+take as many seconds as the fit of `GPRegressor()` to the same rows, at most 40,000. Our estimators get the
+raw tables; other methods get dates as numbers (`arena_inputs`). Scores are in standard deviations of the
+training targets. All cells take about a day on two cores. Methods and tables of missing packages (extra
+`bench`) are skipped.
 """
 
 import time
@@ -21,13 +22,13 @@ from measuring import store, tables
 from measuring.harness import AbsentError
 
 ROWS, QUICK_ROWS = 40_000, 1_500
-QUICK_SECONDS = 5.0  # of tuning
-AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table
+QUICK_SECONDS = 5.0  # seconds of tuning in quick runs
+AFTER_REFUSAL = 300.0  # seconds of tuning if the pool refuses the table
 OURS = {"pool": "GPRegressor", "kernel": "KernelGPRegressor", "feature": "FeatureGPRegressor"}
 
 
 def cells(quick: bool, slow: bool) -> list[store.Cell]:
-    """All cells, table by table; the pool comes first, since tuning takes its seconds."""
+    """Return all cells, table by table, with the pool first: tuning needs its seconds."""
     rows = QUICK_ROWS if quick else ROWS
     every = [(side, "default") for side in (*OURS, *RIVALS)]
     every += [(side, "tuned") for side, rival in RIVALS.items() if rival.draw is not None]
@@ -40,7 +41,7 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] | None:
-    """The seconds of a tuned rival: those of our pool's fit; None where that is not measured yet."""
+    """Return the seconds for tuning, which are those of the pool's fit; None if unknown."""
     if cell["variant"] != "tuned":
         return {}
     if cell["rows"] == QUICK_ROWS:
@@ -51,15 +52,15 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
 
 
 def page(records: list[store.Record]) -> list[str]:
-    """Shares of the divisions, mean ranks, all lines, the best other side of each division."""
+    """Return shares of divisions, mean ranks, all records, and the best method per division."""
     parts = (shares, ranks, sides, divisions)
     return [tables.table(*part(store.rows(records))) for part in parts]
 
 
 def run(cell: store.Cell) -> dict[str, Any]:
-    """Scores, seconds and the peak of memory of a cell, or {"refused": what our estimator said}.
+    """Return scores, seconds and peak memory of a cell, or {"refused": message}.
 
-    `cell` has table, split, side, variant and rows; of a tuned rival also the seconds that it may take.
+    `cell` has table, split, side, variant and rows. For tuning it also has the allowed seconds.
     """
     from stochgp.budget import peak_resident
 
@@ -83,9 +84,9 @@ def run(cell: store.Cell) -> dict[str, Any]:
 
 
 def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
-    """Of predictions, ours or a rival's, in units of the standard deviation of the training targets, `seen`.
+    """Return scores in units of the standard deviation of the training targets `seen`.
 
-    `repeated` is the share of the most frequent training target: where it is large, a density says little, since it may be as great as one likes there.
+    `repeated` is the share of the most frequent training target. If it is large, log densities mean little.
     """
     from stochgp import metrics
 
@@ -94,8 +95,7 @@ def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
     predicted, mean = distribution_of(found, scale, float(np.diff(values).min(initial=np.inf)))
     found = {
         "rmse": metrics.rmse(y, mean) / scale,
-        "nlpd": metrics.nlpd(y, predicted)
-        - np.log(scale),  # of counts as of a density of 1/scale around each
+        "nlpd": metrics.nlpd(y, predicted) - np.log(scale),
         "crps": metrics.crps(y, predicted) / scale,
         "coverage50": metrics.coverage(y, predicted, level=0.5),
         "coverage95": metrics.coverage(y, predicted, level=0.95),
@@ -105,7 +105,7 @@ def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
 
 
 def distribution_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndarray]:
-    """(The distribution of each row, its mean): a rival's mean is the one that it predicts."""
+    """Return the distribution and the mean of each row."""
     if not isinstance(found, Predicted):
         return found, found.mean
     from benchmarks.quantiles import QuantileDistribution
@@ -118,7 +118,7 @@ def distribution_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndar
 
 
 def _ours(cell: store.Cell, rows: Rows) -> tuple[Callable[[Any], Any], Callable[[], dict]]:
-    """(Predictions, what else a line says) of an estimator of defaults, given the table as it comes; loading it counts as fitting."""
+    """Return predictions of a default estimator, and further results of its fit."""
     import stochgp
 
     model = getattr(stochgp, OURS[cell["side"]])(random_state=0)

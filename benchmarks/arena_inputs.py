@@ -1,6 +1,6 @@
-"""Inputs for rivals, as each takes them: dates as numbers, text as levels or one-hot, gaps left or filled. Learned from the training rows.
+"""Inputs for other methods: dates as numbers, text as categories or one-hot columns.
 
-A date becomes the days since 1970, the year, the day of the year, the weekday and the minute of the day; its format is known, which is to the rivals' advantage.
+A date becomes the days since 1970, the year, the day of the year, the weekday and the minute of the day.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ DAY = pd.Timedelta(days=1)
 
 
 class Levels(NamedTuple):
-    """For CatBoost: text stays text, with a level for gaps; numbers keep their gaps."""
+    """Inputs for CatBoost: text stays text, and missing text is a category."""
 
     dates: Mapping[str, str]
     text: list[str]
@@ -32,7 +32,7 @@ class Levels(NamedTuple):
 
 
 class Categories(NamedTuple):
-    """For histogram boosting and LightGBM: text as categories, the 254 most frequent ones and no other; gaps stay."""
+    """Inputs for histogram boosting and LightGBM: the 254 most frequent texts as categories."""
 
     dates: Mapping[str, str]
     levels: dict[str, list[Any]]
@@ -54,7 +54,7 @@ class Categories(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """For ridge, NGBoost and forests: one-hot with at most 50 columns of a text, gaps filled by medians and shown by a column of their own."""
+    """Inputs for ridge, NGBoost and forests: one-hot text, and imputed numbers."""
 
     dates: Mapping[str, str]
     columns: Any
@@ -84,7 +84,7 @@ class Numbers(NamedTuple):
 
 
 def with_numbers_of_dates(X: pd.DataFrame, dates: Mapping[str, str]) -> pd.DataFrame:
-    """Each column of dates replaced by five of numbers."""
+    """Return the table with five columns of numbers for each column of dates."""
     for name, layout in dates.items():
         at = pd.to_datetime(X[name].astype(str), format=layout)
         numbers = {
@@ -103,12 +103,12 @@ def text_columns(X: pd.DataFrame) -> list[str]:
 
 
 def _as_objects(X: pd.DataFrame, text: list[str]) -> pd.DataFrame:
-    """The imputer takes text as objects with NaN as gaps."""
+    """Return text as objects with NaN for missing values, as the imputer requires."""
     return _with(X, {name: X[name].astype(object).where(X[name].notna(), np.nan) for name in text})
 
 
 def _with(X: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A copy with these columns too, or instead; `assign` takes no column that is called self."""
+    """Return a copy with new or replaced columns. Unlike `assign`, it accepts a column `self`."""
     found = X.copy()
     for name, column in columns.items():
         found[name] = column

@@ -1,4 +1,4 @@
-"""The pictures of docs/comparison.md, and all its scores as a table: docs/figures/comparison_*.png and comparison.csv."""
+"""The pictures of docs/comparison.md, and its table comparison.csv."""
 
 import csv
 import statistics
@@ -10,7 +10,7 @@ from benchmarks import arena_summary
 from measuring import report, store
 
 FOLDER = store.ROOT / "docs" / "figures"
-GREY, BLUE, RED = "#808080", "#3b82c4", "#c4553b"  # readable on white and on black
+GREY, BLUE, RED = "#808080", "#3b82c4", "#c4553b"  # readable on light and dark pages
 
 
 def write() -> None:
@@ -24,7 +24,7 @@ def write() -> None:
 
 
 def ranks(rows: list[arena_summary.Row]) -> Figure:
-    """Mean ranks by CRPS on an axis; a bar joins methods that do not differ significantly."""
+    """Draw mean ranks by CRPS; bars join methods that do not differ significantly."""
     *lines, (*_, least) = arena_summary.ranks(rows)[1]
     found = sorted((float(line[3]), line[0]) for line in lines)
     figure, axes = _axes(8, 2.6)
@@ -47,7 +47,7 @@ def ranks(rows: list[arena_summary.Row]) -> Figure:
 
 
 def seconds(rows: list[arena_summary.Row]) -> Figure:
-    """The mean rank by CRPS against the median seconds of a fit, for defaults."""
+    """Draw the mean rank by CRPS against the median seconds of a default fit."""
     *lines, _ = arena_summary.ranks(rows)[1]
     figure, axes = _axes(6, 3.6)
     before = (1.0, 0.0)
@@ -70,7 +70,7 @@ def seconds(rows: list[arena_summary.Row]) -> Figure:
 
 
 def tables(rows: list[arena_summary.Row]) -> Figure:
-    """For each split, the CRPS of the best other method over that of the pool: blue if the pool's is lower, else red."""
+    """Draw, for each split, the ratio of the best other CRPS to the CRPS of the pool."""
     found = []
     for (name, split, _), own in arena_summary.by_division(rows):
         pool, best = arena_summary.pool_of(own), arena_summary.best_of(own, "crps")

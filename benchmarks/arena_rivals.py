@@ -1,10 +1,10 @@
-"""The arena's rivals: how each is fitted, what it predicts, and the settings that tuning draws from.
+"""The other methods of the arena: fits, predictions and settings for tuning.
 
-`default` is a package as it comes, but for CatBoost's 1,000 trees and its loss RMSEWithUncertainty. A rival that predicts points has one standard deviation, of
-residuals of rows that it has not seen. GPyTorch has no default regressor: its SVGP is that of its documentation with 512 random rows as first points, a Matérn-5/2 kernel
-of a lengthscale an input, standardised inputs and targets, and 40 epochs, at least 2,000 steps. Nor has GPBoost: it has a Matérn-3/2 kernel of a lengthscale an input, by Vecchia's approximation with 20 neighbours.
-scikit-learn's GP, a Matérn-5/2 kernel of a lengthscale an input and white noise, learns all rows together, where there are at most 2,000. xRFM has a fifth of the rows to stop by, and leaves of at most 10,000 rows, as in its own example. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
-`quantiles.QuantileDistribution`.
+`default` uses the defaults of a package, except for 1,000 trees and the loss RMSEWithUncertainty of CatBoost.
+For point predictions, the standard deviation is that of held-out residuals. GPyTorch's SVGP follows its
+documentation, with 512 inducing points, a Matérn-5/2 kernel and 40 epochs. GPBoost uses Vecchia's
+approximation with 20 neighbours. scikit-learn's GP uses a Matérn-5/2 kernel and at most 2,000 rows. xRFM
+stops early on a fifth of the rows. LightGBM has one fit for the mean and one per level of `LEVELS`.
 """
 
 import functools
@@ -18,13 +18,13 @@ from benchmarks.arena_inputs import Categories, Levels, Numbers
 
 TREES = 1000
 VECCHIA_NEIGHBOURS = 20
-MOST_OF_EXACT = 2_000  # rows: one more doubling is eight times the seconds
+MOST_OF_EXACT = 2_000  # rows; twice as many take eight times as long
 LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 Settings = dict[str, Any]
 
 
 class Predicted(NamedTuple):
-    """Means [N], with deviations [N] or quantiles at LEVELS [N, K], or with neither."""
+    """Means [N], with standard deviations [N], quantiles at LEVELS [N, K], or neither."""
 
     mean: np.ndarray
     std: np.ndarray | None = None
@@ -38,7 +38,7 @@ class Predicted(NamedTuple):
         return self._replace(std=np.full(len(self.mean), std))
 
     def loss(self, y: np.ndarray) -> float:
-        """What tuning lowers: the NLPD of normal predictions, the mean pinball loss of quantiles, half the logarithm of the mean square of points."""
+        """Return the loss of tuning: NLPD, mean pinball loss, or the log root mean square error."""
         if self.quantiles is not None:
             gap = y[:, None] - np.sort(self.quantiles, axis=1)
             return float(np.mean(np.maximum(np.array(LEVELS) * gap, (np.array(LEVELS) - 1) * gap)))
@@ -52,9 +52,9 @@ Predict = Callable[[Any], Predicted]
 
 
 class Rival(NamedTuple):
-    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings.
+    """A method: `inputs` prepares rows, `fit` fits them, and `draw` draws settings.
 
-    Without `draw` there is nothing to tune; `most_rows` is what it can learn from.
+    Methods without `draw` are not tuned. `most_rows` limits the number of training rows.
     """
 
     inputs: Any
@@ -63,7 +63,7 @@ class Rival(NamedTuple):
     most_rows: int | None = None
 
     def fitted(self, X: Any, y: np.ndarray, dates: Mapping[str, str], settings: Settings) -> Predict:
-        """Of a frame's rows, inputs made of these rows alone."""
+        """Fit rows of a data frame, with inputs prepared from these rows only."""
         made = self.inputs.of(X, dates)
         predict = self.fit(made(X), y, settings)
         return lambda X: predict(made(X))
@@ -144,7 +144,7 @@ def _ridge(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 def _svgp(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    """Batches of 1,024, Adam, at least 2,000 steps."""
+    """Fit SVGP with batches of 1,024 rows and Adam, for at least 2,000 steps."""
     import gpytorch
     import torch
 
@@ -194,7 +194,7 @@ def _svgp(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 def vecchia(
     X: np.ndarray, y: np.ndarray, neighbours: int
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Means and deviations of observations by GPBoost's Vecchia approximation, its defaults, a Matérn-3/2 kernel."""
+    """Return means and standard deviations of observations from GPBoost's Vecchia GP."""
     from gpboost import GPModel  # pyright: ignore[reportMissingImports]
 
     fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
@@ -210,7 +210,7 @@ def vecchia(
 
 def _gpboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     inputs, targets = _Standardised.of(X), _Standardised.of(y)
-    varies = np.ptp(inputs(X), axis=0) > 0  # it refuses constants
+    varies = np.ptp(inputs(X), axis=0) > 0  # constant columns are not accepted
     coordinates = lambda X: inputs(X)[:, varies].astype(np.float64)
     moments = vecchia(coordinates(X), targets(y).astype(np.float64), VECCHIA_NEIGHBOURS)
 
@@ -250,7 +250,7 @@ def _xrfm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 class _Standardised(NamedTuple):
-    """float32 numbers of mean 0 and deviation 1, at most 1,000 from there."""
+    """Inputs as standardised float32 numbers, clipped at ±1,000."""
 
     mean: Any
     scale: Any

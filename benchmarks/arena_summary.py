@@ -1,4 +1,4 @@
-"""Summaries of the lines of the arena: on which share of the tables ours is ahead, mean ranks, and all lines."""
+"""Summaries of the arena: shares of wins, mean ranks, and all records."""
 
 import math
 import statistics
@@ -12,13 +12,14 @@ Row = dict[str, Any]
 OURS = "pool"
 OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest", "svgp", "gpboost", "exact")
 SCORES = ("nlpd", "crps", "rmse")
-LEVEL = 0.05  # of Nemenyi's test
+LEVEL = 0.05  # level of Nemenyi's test
 
 
 def shares(rows: list[Row]) -> tuple[list[str], list[list]]:
-    """On how many divisions of how many the pool's score is below that of every rival that is meant, where both have lines; refusals are lost.
+    """Return on how many divisions the pool has a lower score than every other method.
 
-    NLPD and CRPS are compared with the rivals that give distributions, RMSE with all, each at its better variant for that score.
+    NLPD and CRPS are compared with methods that predict distributions, and RMSE with all methods. Each method
+    uses its better variant for the score.
     """
     by_split = {"all": None, "random": "random", "time": "time", "group": "group"}
     lines = []
@@ -34,10 +35,10 @@ def shares(rows: list[Row]) -> tuple[list[str], list[list]]:
 
 
 def ranks(rows: list[Row]) -> tuple[list[str], list[list]]:
-    """Mean rank of each side at its default, 1 the best, over the divisions on which all of them have lines; below them the critical difference.
+    """Return mean ranks of default methods on their common divisions, and a critical difference.
 
-    A side with lines on fewer than half of the divisions is not ranked: it would take the others from the comparison.
-    That is q √(k(k + 1)/6N) for k sides and N divisions (Nemenyi; Demšar, JMLR 2006, section 3.2.2). A refusal is last.
+    Methods with results on fewer than half of the divisions are left out. The critical difference is q √(k(k
+    + 1)/6N) for k methods and N divisions (Demšar, JMLR 2006, section 3.2.2). A refusal has the last rank.
     """
     defaults = [row for row in rows if row["variant"] == "default"]
     found = [{row["side"]: row for row in rows} for _, rows in by_division(defaults)]
@@ -60,7 +61,7 @@ def ranks(rows: list[Row]) -> tuple[list[str], list[list]]:
 
 
 def sides(rows: list[Row]) -> tuple[list[str], list[list]]:
-    """Every line: scores, coverages, seconds and memory of each side on each division, best NLPD first."""
+    """Return all records: scores, coverages, seconds and memory, sorted by NLPD."""
     headings = ["table", "split", "rows", "side", *(score.upper() for score in SCORES)]
     headings += ["50 %", "95 %", "fit s", "predict s", "MB"]
     fields = (*SCORES, "coverage50", "coverage95")
@@ -77,7 +78,7 @@ def sides(rows: list[Row]) -> tuple[list[str], list[list]]:
 
 
 def divisions(rows: list[Row]) -> tuple[list[str], list[list]]:
-    """Return the scores of the pool on each division, each beside the lowest other one and its side."""
+    """Return the scores of the pool on each division, with the best other method."""
     headings = ["table", "split", "rows"]
     for score in SCORES:
         headings += [score.upper(), f"{score.upper()} of the best other", f"best by {score.upper()}"]
@@ -100,7 +101,7 @@ def divisions(rows: list[Row]) -> tuple[list[str], list[list]]:
 
 
 def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
-    """`k of n` divisions where the pool is ahead by all of the scores."""
+    """Return `k of n` divisions on which the pool is best in all of the scores."""
     ahead = []
     for rows in divisions:
         ours, best = pool_of(rows), [best_of(rows, score) for score in scores]
@@ -111,7 +112,7 @@ def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
 
 
 def _covered(divisions: list[list[Row]], field: str) -> str:
-    """Median of the pool's coverages, least and greatest beside it."""
+    """Return median, minimum and maximum of the coverages of the pool."""
     values = [ours[field] for rows in divisions if (ours := pool_of(rows)) is not None and field in ours]
     if not values:
         return ""
@@ -119,7 +120,7 @@ def _covered(divisions: list[list[Row]], field: str) -> str:
 
 
 def by_division(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
-    """Rows of one table, split and cap, in the order of the lines."""
+    """Return the records of each table, split and number of rows, in order."""
     found: dict[tuple, list[Row]] = {}
     for row in rows:
         found.setdefault((row["table"], row["split"], row["rows"]), []).append(row)
@@ -131,7 +132,7 @@ def pool_of(rows: list[Row]) -> Row | None:
 
 
 def best_of(rows: list[Row], score: str) -> Row | None:
-    """The rival of the lowest score, among those with distributions unless it is the RMSE; None without any."""
+    """Return the other method with the lowest score, or None."""
     is_rival: Callable[[Row], bool] = lambda row: (
         row["side"] not in ("pool", "kernel", "feature")
         and (score == "rmse" or row["side"] in OF_DISTRIBUTIONS)
@@ -140,7 +141,7 @@ def best_of(rows: list[Row], score: str) -> Row | None:
 
 
 def _value(row: Row, score: str) -> float:
-    """A score that is missing or not finite is worse than any."""
+    """Return the score, or infinity if it is missing or not finite."""
     value = row.get(score)
     return math.inf if value is None else value
 

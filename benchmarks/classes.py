@@ -1,7 +1,8 @@
-"""`classes`: `GPClassifier()` given tables of classes as they come, beside CatBoost and logistic regression, each at its defaults.
+"""`classes`: `GPClassifier()`, compared with CatBoost and logistic regression.
 
-scikit-learn's digits and breast cancer, and three raw tables with levels: how Chile would vote (gaps, four answers), whether a mortgage was denied, and the cut of
-10,000 diamonds. A random fifth is held out. Log loss is in nats; a probability below 1e-15 counts as that.
+All methods use their defaults. The sets are digits and breast cancer of scikit-learn, and three raw tables:
+votes in Chile, denied mortgages, and cuts of 10,000 diamonds. A random fifth is held out. Log loss is in
+nats.
 """
 
 import time
@@ -63,7 +64,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def divided(frame: pd.DataFrame, target: str, most: int | None) -> tuple[Any, np.ndarray, Any, np.ndarray]:
-    """(Inputs and labels to learn from, the same of a random fifth), without rows that have no label."""
+    """Return training and test rows (a random fifth), without rows that have no label."""
     frame = frame[frame[target].notna()].iloc[:most].reset_index(drop=True)
     train, test = division(len(frame), "random")
     X, y = frame.drop(columns=target), frame[target].astype(str).to_numpy()
@@ -74,7 +75,7 @@ def divided(frame: pd.DataFrame, target: str, most: int | None) -> tuple[Any, np
 def scored(
     fit: Callable[[pd.DataFrame, np.ndarray], Predict], X: Any, y: np.ndarray, X_new: Any, y_new: np.ndarray
 ) -> dict[str, float]:
-    """Log loss and accuracy of the held-out rows, and seconds."""
+    """Return log loss and accuracy on held-out rows, and seconds."""
     begun = time.perf_counter()
     predict = fit(X, y)
     fitted = time.perf_counter()

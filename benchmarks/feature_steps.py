@@ -1,8 +1,8 @@
-"""`feature_steps`: microseconds per step of SCGD, MINIMAX and BSGD: 128-wide ReLU network, linear kernel.
+"""`feature_steps`: microseconds per step of SCGD, MINIMAX and BSGD, compared with PyTorch.
 
-The sides take turns in one process, each shuffling and gathering its batches. The library's side is the learner of
-the paper through the library's own loop, compiled before the clock starts; `compile_seconds` stands apart. `torch` is eager PyTorch
-by automatic differentiation of one scalar, on 1 or on 2 threads, whichever a short trial finds faster for the method and batch size.
+Both libraries run in turns in one process, with a 128-wide ReLU network and a linear kernel. Each shuffles
+and gathers its batches. This library runs the learner of the paper, compiled before the timing;
+`compile_seconds` are reported separately. `torch` is eager PyTorch on 1 or 2 threads, whichever is faster.
 """
 
 import time
@@ -32,9 +32,7 @@ from stochgp.objectives.moments import add_up, chunk_rows
 from stochgp.parameters import frozen, positive
 
 TRIAL_STEPS, SEED = 32, (0, 0)
-PAUSE = (
-    0.3  # seconds between blocks: OpenMP's workers may spin for 0.2 s after their last task, slowing the next
-)
+PAUSE = 0.3  # seconds between blocks, because threads of OpenMP may stay busy for 0.2 s
 RATES = {"adam": 1e-3, "adadelta": 1.0}
 OPTIMISERS = {"adam": optax.adam, "adadelta": optax.adadelta}
 JUDGE = ByEvidence(refit=False, validation_fraction=0.0)
@@ -50,7 +48,7 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def run(cell: store.Cell) -> dict[str, Any]:
-    """`speedup` says how many times longer the other side's median step takes."""
+    """Time one cell; `speedup` is the ratio of the median step times."""
     problem = make_problem(cell["n_rows"], cell["n_inputs"])
     given = problem, cell["method"], cell["optimiser"], cell["batch_size"]
     sides = {"stochgp": LibrarySide(*given), "torch": TorchSide(*given)}
@@ -82,10 +80,10 @@ def page(records: list[store.Record]) -> list[str]:
 def alternate(
     sides: Mapping[str, Callable[[], object]], *, blocks: int, epochs: int
 ) -> dict[str, list[float]]:
-    """Seconds of every timed epoch, by side.
+    """Return the seconds of every timed epoch, for each library.
 
-    A block is one untimed epoch, which wakes the side's thread pool, and `epochs` timed ones. The sides take
-    turns, and their order is reversed after each round, so that a slow drift of the machine falls on all of them.
+    A block is one untimed epoch and `epochs` timed ones. The libraries take turns, and their order is
+    reversed after each round, so that slow drifts of the machine affect both.
     """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for block in range(blocks):
@@ -97,21 +95,21 @@ def alternate(
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def per_step(seconds: Sequence[float], n_steps: int) -> dict[str, float | int]:
-    """Microseconds a step: median, least and greatest over the epochs of `n_steps` steps each."""
+    """Return median, minimum and maximum of the microseconds per step over epochs."""
     steps = sorted(1e6 * epoch / n_steps for epoch in seconds)
     least, greatest = round(steps[0], 2), round(steps[-1], 2)
     return {"median_us": round(median(steps), 2), "min_us": least, "max_us": greatest, "epochs": len(steps)}
 
 
 class Problem(NamedTuple):
-    """Rows X [N, D] and y [N], weights W1 [D, M], b1 [M], W2 [M, M], b2 [M] of a ReLU network; float32."""
+    """Rows X [N, D] and y [N], and float32 weights of a ReLU network with two layers."""
 
     X: np.ndarray
     y: np.ndarray
@@ -121,7 +119,7 @@ class Problem(NamedTuple):
 
 
 def make_problem(n_rows: int, n_inputs: int = 17, width: int = 128, seed: int = 0) -> Problem:
-    """y = sin(x·a) + 0.3 ε with x, a, ε standard normal; W ~ N(0, 2/fan-in), b ~ U(−1, 1)/√fan-in."""
+    """Draw y = sin(x·a) + 0.3 ε with normal x, a and ε, and weights of a network."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_rows, n_inputs), dtype=np.float32)
     y = np.sin(X @ rng.standard_normal(n_inputs, dtype=np.float32))
@@ -135,7 +133,7 @@ def _layer(rng: np.random.Generator, n_inputs: int, n_outputs: int) -> tuple[np.
 
 
 def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearner:
-    """The method as its paper has it: plain tracker with b = 0.9, μ = 1, no anchor, no refit, a constant rate."""
+    """Return the method of its paper: b = 0.9, μ = 1, no anchor, no refit, constant rate."""
     common: dict[str, Any] = {
         "batch_size": batch_size, "epochs": 10**6, "learning_rate": RATES[optimiser], "optimizer": OPTIMISERS[optimiser], "decay": constant,
         "evaluator": JUDGE,
@@ -149,14 +147,14 @@ def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearne
 
 
 def of_sums(optimiser: str, batch_size: int) -> Optimizer:
-    """The rule for BSGD. Its paper, like PyTorch's side, sums over the batch, so gradients are 2B times ours: AdaDelta sees the difference."""
+    """Return an optimiser for BSGD with gradients of sums over the batch, as in its paper."""
     if optimiser == "adam":
         return optax.adam
     return lambda rate: optax.chain(optax.scale(2.0 * batch_size), OPTIMISERS[optimiser](rate))
 
 
 def make_gp(problem: Problem) -> FeatureGP:
-    """The problem's network and noise; the kernel has no scale of its own, as on PyTorch's side."""
+    """Return a GP with the network and the noise of the problem."""
     W1, b1, W2, b2 = (jnp.asarray(part) for part in problem.weights)
     network = MLP((Dense(W1, b1), Dense(W2, b2)), relu, True)
     return FeatureGP(
@@ -165,7 +163,7 @@ def make_gp(problem: Problem) -> FeatureGP:
 
 
 class LibrarySide:
-    """A learner with its state and its rows on the device. Shuffling and gathering the batches are part of an epoch."""
+    """A learner with its state and its rows on the device. Epochs include shuffling."""
 
     def __init__(self, problem: Problem, method: str, optimiser: str, batch_size: int):
         with jax.enable_x64(True):
@@ -182,7 +180,7 @@ class LibrarySide:
         self.compile_seconds = first - second
 
     def epoch(self) -> None:
-        """⌊N/B⌋ steps, less what whole chunks leave over."""
+        """Run an epoch of about ⌊N/B⌋ steps, in whole chunks."""
         with jax.enable_x64(True):
             self.state, n, info = take_stretch(
                 self.learner, self.state, self.run, self.step, SEED, pieces=Pace()
@@ -197,13 +195,13 @@ class LibrarySide:
         return self.run.plan.steps_per_evaluation
 
     def facts(self) -> dict[str, float]:
-        """Compile time; for MINIMAX also the fraction of steps that needed a decomposition."""
+        """Return compile time, and for MINIMAX the fraction of steps with a decomposition."""
         facts = {"compile_seconds": round(self.compile_seconds, 2), "steps": self.n_steps}
         return facts | ({"decomposed": self.projected / self.timed} if hasattr(self.state, "A") else {})
 
 
 def inside(state: Any, gp: FeatureGP, source: MemorySource) -> Any:
-    """A₀ = F(θ₀) + 0.1 of its mean diagonal, ceiling 100 tr A₀: the projection begins inactive, as on PyTorch's side."""
+    """Return a start inside the bounds: A₀ = F(θ₀) + 0.1 of its mean diagonal."""
     moments = add_up(gp, source.blocks(chunk_rows(gp.n_features)))
     F = np.asarray(moments.gram) + float(gp.noise_variance) * np.eye(gp.n_features)
     F += 0.1 * np.trace(F) / len(F) * np.eye(len(F))
@@ -212,7 +210,7 @@ def inside(state: Any, gp: FeatureGP, source: MemorySource) -> Any:
 
 
 class TorchSide:
-    """The PyTorch rival with its resident rows, on the number of threads that a trial finds faster."""
+    """The PyTorch version, on the number of threads that is faster in a trial."""
 
     def __init__(self, problem: Problem, method: str, optimiser: str, batch_size: int):
         import torch
@@ -235,6 +233,6 @@ class TorchSide:
         self.steps(self.n_steps)
 
     def facts(self) -> dict[str, int]:
-        """Threads used; for MINIMAX also the steps at which its projection would have been active."""
+        """Return threads, and for MINIMAX the number of steps that needed a projection."""
         violations = getattr(self.rival, "violations", None)
         return {"threads": self.threads} | ({} if violations is None else {"violations": int(violations)})

@@ -1,7 +1,8 @@
-"""`files`: feature GPs learned from files of more rows than memory, under a memory limit of 1 GB.
+"""`files`: feature GPs for files that are larger than memory, with a limit of 1 GB.
 
-The rows are of the simulated borehole function, in eight files of a folder. `peak` is the process's largest resident memory, `rmse_noise`
-the root mean squared error to the function without noise, as a fraction of the noise's standard deviation. Linux and macOS only.
+The rows of the simulated borehole function are in eight files. `peak` is the largest resident memory of the
+process. `rmse_noise` is the root mean squared error to the function, divided by the standard deviation of the
+noise. Linux and macOS only.
 """
 
 import os
@@ -31,7 +32,7 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def run(cell: store.Cell) -> dict[str, Any]:
-    """Write the files, and fit in a further process, so that writing has no part in the peak."""
+    """Write the files, and fit in another process, so that `peak` excludes writing."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("STOCHGP_SCRATCH")) as folder:
         _write(Path(folder), cell["type"], cell["n_rows"])
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
@@ -70,7 +71,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def _write(folder: Path, kind: str, n_rows: int) -> None:
-    """Write the rows in eight files, drawn block by block."""
+    """Write the rows to eight files, block by block."""
     schema, n_file = _rows(1, (0, 0)).schema, n_rows // FILES
     writer_of = {"parquet": pa_parquet.ParquetWriter, "csv.gz": pa_csv.CSVWriter}[kind]
     for file in range(FILES):
@@ -82,7 +83,7 @@ def _write(folder: Path, kind: str, n_rows: int) -> None:
 
 
 def _rows(n_rows: int, seed: tuple[int, ...], *, noise: bool = True) -> pa.Table:
-    """Inputs uniform on the box, and y."""
+    """Return uniform inputs, and y."""
     function, generator = FUNCTIONS["borehole"], np.random.default_rng(seed)
     low, high = np.array(function.low), np.array(function.high)
     X = low + (high - low) * generator.random((n_rows, len(low)))

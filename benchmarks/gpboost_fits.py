@@ -1,7 +1,8 @@
-"""`gpboost_fits`: `KernelGPRegressor()` against GPBoost's Vecchia approximation: Matérn-3/2 with a lengthscale per input, 20 neighbours, its defaults.
+"""`gpboost_fits`: `KernelGPRegressor()` compared with GPBoost's Vecchia approximation.
 
-Split 0 of four sets, inputs and targets standardised by the training rows. Scores are of each side's own distribution of observations: GPBoost's is
-normal, ours has the noise that held-out rows chose. All cores. Seconds include compilation. Needs the package gpboost (extra bench).
+GPBoost uses its defaults with 20 neighbours, and a Matérn-3/2 kernel with a lengthscale per input. Data are
+split 0 of four sets, standardised by the training rows. Seconds include compilation and use all cores. The
+benchmark needs the package gpboost (extra `bench`).
 """
 
 import time

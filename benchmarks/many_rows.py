@@ -1,9 +1,9 @@
-"""`many_rows`: default kernel GPs and a default pool of a million rows: simulated functions with noise.
+"""`many_rows`: default kernel GPs, and a default pool, for a million simulated rows.
 
-"borehole, pooled" is `GPRegressor()`, whose `learning_seconds` are those of the members; the others are `KernelGPRegressor()`. Borehole has 1,000,000 rows to learn from and 100,000 test rows under a memory limit of 1 GB, wing weight 1,200,000 and 100,000 without one. `learning_seconds`
-are those of learning hyperparameters, compilation included, `fit_seconds` those of `fit`, `predict_seconds` those of means and standard deviations of all test rows, `peak` the process's largest resident memory.
-`rmse_noise` is the root mean squared error to the noisy test targets, over the noise's standard deviation: the least there can be is 1.
-Linux and macOS only.
+"borehole, pooled" is `GPRegressor()`; the others are `KernelGPRegressor()`. `learning_seconds` are those of
+learning hyperparameters, `fit_seconds` those of `fit`, and `predict_seconds` those of all predictions. `peak`
+is the largest resident memory. `rmse_noise` is the root mean squared error on noisy targets divided by the
+standard deviation of the noise, and is at least about 1. Linux and macOS only.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""`memory_limits`: random (rows, inputs, limit): fit, predict and functions under `memory_limit`.
+"""`memory_limits`: fits and predictions of random sizes under random memory limits.
 
-`peak` is the process's largest resident memory, which has to stay within the limit; `refused` names the calls that said, with both numbers,
-that they would exceed it. Linux and macOS only.
+`peak` is the largest resident memory, which should stay within the limit. `refused` names the calls that
+raised an error because they would exceed the limit. Linux and macOS only.
 """
 
 import warnings
@@ -12,11 +12,11 @@ import numpy as np
 from measuring import store
 from measuring.tables import table
 
-ROWS, INPUTS, LIMITS = (200, 60_000), (1, 40), (0.4e9, 2e9)  # drawn evenly on a logarithmic scale
+ROWS, INPUTS, LIMITS = (200, 60_000), (1, 40), (0.4e9, 2e9)  # ranges of log-uniform draws
 
 
 def cells(quick: bool, slow: bool) -> list[store.Cell]:
-    common = {"seconds": 60.0, "test_rows": 5_000, "functions": 10}  # a longer fit takes no more memory
+    common = {"seconds": 60.0, "test_rows": 5_000, "functions": 10}  # longer fits need no more memory
     return [common | {"run": number} for number in range(3 if quick else 100)]
 
 
@@ -30,7 +30,7 @@ def run(cell: store.Cell) -> dict[str, Any]:
     X = generator.normal(size=(what["n_rows"], what["n_inputs"]))
     y = np.sin(2 * X[:, 0]) + 0.3 * generator.normal(size=len(X))
     limits: dict[str, Any] = {"memory_limit": what["limit"], "time_limit": cell["seconds"], "random_state": 0}
-    if what["model"] == "kernel":  # local prediction would take less memory
+    if what["model"] == "kernel":  # local prediction needs less memory
         model = stochgp.KernelGPRegressor(solver="cholesky" if len(X) <= 20_000 else "cg", **limits)
     else:
         model = stochgp.FeatureGPRegressor(**limits)
@@ -54,7 +54,7 @@ def run(cell: store.Cell) -> dict[str, Any]:
 
 
 def drawn(number: int) -> dict[str, Any]:
-    """The model, sizes and limit of the run of this number."""
+    """Draw the model, the sizes and the limit of a run."""
     generator = np.random.default_rng(number)
     between = lambda low, high: round(float(np.exp(generator.uniform(np.log(low), np.log(high)))))
     n_rows, n_inputs, limit = between(*ROWS), between(*INPUTS), between(*LIMITS)

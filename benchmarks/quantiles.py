@@ -1,4 +1,4 @@
-"""The predictive distribution of a rival that predicts quantiles: a smooth quantile function through them, with exponential tails."""
+"""A smooth distribution through predicted quantiles, with exponential tails."""
 
 import math
 from typing import Any
@@ -9,19 +9,18 @@ from scipy.interpolate import PchipInterpolator
 from benchmarks.arena_rivals import LEVELS
 from stochgp.distributions import AbstractDistribution
 
-LEAST_SLOPE = 1e-3  # of Q, in units of the targets' deviation: neighbours agree in no more than that
-LEAST_TAIL = 0.05  # scale of a tail, in the same units
-HALVINGS, NEWTONS = 20, 4  # of the search for p with Q(p) = y: float64, the slopes being positive
+LEAST_SLOPE = 1e-3  # minimum slope of Q, in standard deviations of the targets
+LEAST_TAIL = 0.05  # minimum scale of a tail, in the same units
+HALVINGS, NEWTONS = 20, 4  # steps of the search for p with Q(p) = y
 
 
 class QuantileDistribution(AbstractDistribution):
-    """Q(p), with Q(p_k) = q_k at LEVELS, and of it F = Q⁻¹ and the density 1/Q'(F(y)); q: [N, K].
+    """A distribution with the quantile function Q(p) through quantiles q [N, K] at LEVELS.
 
-    Between the levels Q is Fritsch and Carlson's monotone cubic (PCHIP). Beyond them the tails are exponential, Q(p) = q_1 + s log(p/p_1) below and
-    Q(p) = q_K − t log((1 − p)/(1 − p_K)) above, with s = (q_2 − q_1)/log(p_2/p_1), so that the tail's formula passes through two levels; t likewise.
-    The cubic's slopes at its ends are the tails', s/p_1 and t/(1 − p_K), so that the density is continuous. Quantiles that cross are sorted. Where they agree, as
-    of targets with repeated values, the density would be infinite: neighbours are moved apart to a slope of `LEAST_SLOPE`. A tail's scale is at least
-    `LEAST_TAIL`; where that decides, the density jumps at the outermost level.
+    Between the levels, Q is Fritsch and Carlson's monotone cubic (PCHIP). Outside, the tails are exponential:
+    Q(p) = q_1 + s log(p/p_1) below, and Q(p) = q_K − t log((1 − p)/(1 − p_K)) above, with s and t from the
+    two outermost levels. The density is continuous. Crossing quantiles are sorted. Equal quantiles are moved
+    apart to a slope of `LEAST_SLOPE`, and the scale of a tail is at least `LEAST_TAIL`.
     """
 
     q: np.ndarray
@@ -30,7 +29,7 @@ class QuantileDistribution(AbstractDistribution):
 
     @classmethod
     def through(cls, q: np.ndarray, scale: float = 1.0, step: float = 0.0) -> "QuantileDistribution":
-        """Through quantiles [N, K] of targets whose standard deviation is `scale` and whose values are at least `step` apart."""
+        """Return the distribution for quantiles of targets with this scale and minimum distance."""
         p = np.asarray(LEVELS)
         least = max(LEAST_SLOPE * scale, step) * p
         q = np.sort(np.asarray(q, np.float64), axis=1) - least
@@ -48,7 +47,7 @@ class QuantileDistribution(AbstractDistribution):
 
     @property
     def mean(self) -> np.ndarray:
-        """∫ Q dp."""
+        """Return ∫ Q dp."""
         return self._areas()[0][:, -1] + self._upper_tail()
 
     @property
@@ -86,7 +85,7 @@ class QuantileDistribution(AbstractDistribution):
         return np.where(p < LEVELS[0], below, np.where(p > LEVELS[-1], above, inner))
 
     def _crps(self, y: np.ndarray) -> np.ndarray:
-        """2 ∫ (1[y < Q(p)] − p)(Q(p) − y) dp = 2 (A(1) − A(u) − B) + y (2u − 1), u = F(y), A(u) = ∫₀ᵘ Q dp, B = ∫ p Q dp."""
+        """Return 2 (A(1) − A(u) − B) + y (2u − 1), u = F(y), A(u) = ∫₀ᵘ Q dp, B = ∫ p Q dp."""
         u, above = self._tails(y)
         sums, B = self._areas()
         s, r = self._tail_scales()
@@ -98,35 +97,35 @@ class QuantileDistribution(AbstractDistribution):
         return 2 * (total - A - B[:, None]) + y * (u - above)
 
     def _tail_scales(self) -> tuple[np.ndarray, np.ndarray]:
-        """(s, t), [N, 1] each."""
+        """Return s and t, [N, 1] each."""
         return self.scales[:, :1], self.scales[:, 1:]
 
     def _piece(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(Which cubic, where in it: from 0 to 1)."""
+        """Return the number of the cubic, and the position in it from 0 to 1."""
         levels = np.asarray(LEVELS)
         k = np.clip(np.searchsorted(levels, p, side="right") - 1, 0, len(levels) - 2)
         return k, np.clip((p - levels[k]) / np.diff(levels)[k], 0, 1)
 
     def _ends(self, k: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Of these cubics: the width h, the values at both ends and the slopes there times h."""
+        """Return the width h, both end values, and the slopes times h of these cubics."""
         at = lambda values, j: np.take_along_axis(values, j, axis=1)
         h = np.diff(LEVELS)[k]
         return h, at(self.q, k), at(self.q, k + 1), h * at(self.slopes, k), h * at(self.slopes, k + 1)
 
     def _cubic(self, k: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(Q, Q') there: Q = a + m t + (3Δ − 2m − n) t² + (m + n − 2Δ) t³, Δ = b − a."""
+        """Return Q = a + m t + (3Δ − 2m − n) t² + (m + n − 2Δ) t³, and Q', with Δ = b − a."""
         h, a, b, m, n = self._ends(k)
         square, cube = 3 * (b - a) - 2 * m - n, m + n - 2 * (b - a)
         return a + t * (m + t * (square + t * cube)), (m + t * (2 * square + 3 * t * cube)) / h
 
     def _integral_to(self, k: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """∫₀ᵗ of the cubic."""
+        """Return ∫₀ᵗ of the cubic."""
         _, a, b, m, n = self._ends(k)
         square, cube = 3 * (b - a) - 2 * m - n, m + n - 2 * (b - a)
         return t * (a + t * (m / 2 + t * (square / 3 + t * cube / 4)))
 
     def _areas(self) -> tuple[np.ndarray, np.ndarray]:
-        """(∫₀^{p_k} Q dp for each level [N, K], ∫₀¹ p Q dp [N])."""
+        """Return ∫₀^{p_k} Q dp for each level [N, K], and ∫₀¹ p Q dp [N]."""
         s, r = (scale[:, 0] for scale in self._tail_scales())
         p, last, K = LEVELS[0], 1 - LEVELS[-1], len(LEVELS)
         k = np.broadcast_to(np.arange(K - 1), (self.n_rows, K - 1))
@@ -141,11 +140,11 @@ class QuantileDistribution(AbstractDistribution):
         return sums, low + within.sum(axis=1) + high
 
     def _upper_tail(self) -> np.ndarray:
-        """∫ Q dp above the last level."""
+        """Return ∫ Q dp above the last level."""
         return (1 - LEVELS[-1]) * (self.q[:, -1] + self._tail_scales()[1][:, 0])
 
     def _inverse(self, y: np.ndarray) -> np.ndarray:
-        """p with Q(p) = y between the outermost levels: halvings of a cubic's interval, then Newton's steps within it."""
+        """Return p with Q(p) = y, from halving an interval and then Newton steps."""
         k = np.clip(np.sum(self.q[:, None, :] <= y[:, :, None], axis=2) - 1, 0, len(LEVELS) - 2)
         low, high = np.zeros(y.shape), np.ones(y.shape)
         t = np.full(y.shape, 0.5)

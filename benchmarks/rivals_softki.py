@@ -1,9 +1,9 @@
-"""SoftKI in PyTorch for the benchmark `sparse`, by the rules of Camaño and Huang, High-Dimensional Gaussian Process Regression with Soft Kernel Interpolation (arXiv 2410.21419).
+"""SoftKI in PyTorch for the benchmark `sparse` (Camaño and Huang, arXiv 2410.21419).
 
 k̂(x, x') = w(x)ᵀ K_zz w(x'),   w_j(x) = softmax_j(−‖x/T − z_j‖),   y ~ N(0, W K_zz Wᵀ + σ²I)
 
-The M points z_j, which are points of x/T, a temperature T and a lengthscale of each input, the variance and σ² are learned by Adam, positive ones as softplus of what is
-learned; K_zz is a Matérn-3/2 kernel of the points. Temperatures start at 1, as in the authors' settings, points at the benchmark's rows, not at centres of k-means.
+Adam learns the M points z_j, a temperature T and a lengthscale per input, the variance and σ². K_zz is a
+Matérn-3/2 kernel. Temperatures start at 1, and points at training rows instead of k-means centres.
 """
 
 import math
@@ -22,27 +22,27 @@ from benchmarks.sparse import BATCH, NOISE, RATE, VARIANCE
 from stochgp import data, metrics
 from stochgp.budget import peak_resident
 
-LEAST_TEMPERATURE = 5e-5  # in the authors' settings
-PROBES = 10  # of the trace
-JITTER = 1e-6  # the first that is added to K_zz where it has no factor
-TRIAL, SECONDS = 3, 150.0  # steps of each number of threads; seconds of learning
-LEARNING, SOLVING = 3, 10  # how many are tried, each ten times the last
+LEAST_TEMPERATURE = 5e-5  # as in the authors' settings
+PROBES = 10  # probes for traces
+JITTER = 1e-6  # first jitter if K_zz has no Cholesky factor
+TRIAL, SECONDS = 3, 150.0  # steps to compare numbers of threads; seconds of learning
+LEARNING, SOLVING = 3, 10  # numbers of jitters, each ten times the previous one
 
 
 class Posterior(NamedTuple):
-    """Of f(x) = w(x)ᵀ K_zz v, v ~ N(α, (RᵀR)⁻¹): c = K_zz α [M], A = R⁻ᵀ K_zz [M, M] and σ²."""
+    """The posterior of f(x) = w(x)ᵀ K_zz v: c = K_zz α [M], A = R⁻ᵀ K_zz [M, M] and σ²."""
 
     c: Tensor
     A: Tensor
     noise_variance: Tensor
 
     def predict(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Means w(x)ᵀc and variances ‖A w(x)‖² + σ² of observations, of rows w(x): [N, M]."""
+        """Return means w(x)ᵀc and variances ‖A w(x)‖² + σ² of observations."""
         return W @ self.c, (W @ self.A.T).square().sum(1) + self.noise_variance
 
 
 class SoftKI:
-    """One step per call, on the rows of a batch."""
+    """The model. Each call takes one step on a batch of rows."""
 
     def __init__(self, points: Tensor, lengthscale: float):
         self.points = points.clone().requires_grad_()
@@ -62,17 +62,17 @@ class SoftKI:
         return softplus(self.raw_noise)
 
     def weights(self, X: Tensor) -> Tensor:
-        """W [N, M]: rows w(x), which sum to 1."""
+        """Return W [N, M] with rows w(x), which sum to 1."""
         return torch.softmax(-_distances(X / self.temperature, self.points), dim=1)
 
     def kernel_matrix(self) -> Tensor:
-        """K_zz = s²(1 + r) e⁻ʳ, r = √3 ‖(z − z')/ℓ‖."""
+        """Return K_zz = s²(1 + r) e⁻ʳ, r = √3 ‖(z − z')/ℓ‖."""
         Z = self.points / softplus(self.raw_lengthscale)
         r = math.sqrt(3) * _distances(Z, Z)
         return softplus(self.raw_variance) * (1 + r) * (-r).exp()
 
     def loss(self, X: Tensor, y: Tensor) -> Tensor:
-        """−log N(y; 0, W K_zz Wᵀ + σ²I)/B; where a factor fails, the pseudo-loss of random probes."""
+        """Return −log N(y; 0, W K_zz Wᵀ + σ²I)/B, or the pseudo-loss if a factorisation fails."""
         W, K, s2 = self.weights(X), self.kernel_matrix(), self.noise_variance
         L, _ = _factor(K, LEARNING)
         exact = None if L is None else negative_log_density(W @ L, s2, y)
@@ -90,7 +90,7 @@ class SoftKI:
 
     @torch.no_grad()
     def posterior(self, X: Tensor, y: Tensor) -> Posterior:
-        """[W K_zz/σ; U] = QR with UᵀU = K_zz, so that RᵀR = K_zz + K_zz WᵀW K_zz/σ²; α = R⁻¹ Q₁ᵀ y/σ, Q₁ the rows of Q that belong to data."""
+        """Return α = R⁻¹ Q₁ᵀ y/σ from the factorisation [W K_zz/σ; U] = QR with UᵀU = K_zz."""
         std = self.noise_variance.sqrt()
         L, K = _factor(self.kernel_matrix(), SOLVING)
         if L is None:
@@ -101,7 +101,7 @@ class SoftKI:
 
 
 def negative_log_density(F: Tensor, noise_variance: Tensor, y: Tensor) -> Tensor | None:
-    """−log N(y; 0, FFᵀ + σ²I)/B from C = I + FᵀF/σ²; None where C has no factor in this precision.
+    """Return −log N(y; 0, FFᵀ + σ²I)/B from C = I + FᵀF/σ²; None if C has no factor.
 
     log|FFᵀ + σ²I| = log|C| + B log σ²,   yᵀ(FFᵀ + σ²I)⁻¹y = min_v ‖y − Fv‖²/σ² + ‖v‖², at v = C⁻¹Fᵀy/σ².
     """
@@ -109,7 +109,7 @@ def negative_log_density(F: Tensor, noise_variance: Tensor, y: Tensor) -> Tensor
     L, failed = cholesky_ex(torch.eye(M, dtype=F.dtype) + F.T @ F / s2)
     if failed:
         return None
-    with torch.no_grad():  # at a minimum the gradient is that of a fixed v
+    with torch.no_grad():  # v is fixed, because it minimises the loss
         v = torch.cholesky_solve(F.T @ y[:, None], L)[:, 0] / s2
     quadratic = (y - F @ v).square().sum() / s2 + v.square().sum()
     log_determinant = 2 * L.diagonal().log().sum() + B * s2.log()
@@ -117,9 +117,9 @@ def negative_log_density(F: Tensor, noise_variance: Tensor, y: Tensor) -> Tensor
 
 
 def pseudo_loss(covariance: Tensor, y: Tensor, probes: Tensor) -> Tensor:
-    """(−aᵀDa + (1/S) Σ_s (D⁻¹p_s)ᵀ D p_s)/2B of D = `covariance`, with a = D⁻¹y and the D⁻¹p_s held fixed; probes: [B, S].
+    """Return (−aᵀDa + (1/S) Σ_s (D⁻¹p_s)ᵀ D p_s)/2B with a = D⁻¹y; D⁻¹ is held fixed.
 
-    Its gradient is that of −log N(y; 0, D)/B on average over probes with E ppᵀ = I (Hutchinson): no factor of a covariance is needed. Its value means nothing.
+    Its gradient is that of −log N(y; 0, D)/B, on average over probes p_s. Its value has no meaning.
     """
     with torch.no_grad():
         solved = torch.linalg.solve(covariance, torch.cat([y[:, None], probes], dim=1))
@@ -129,17 +129,17 @@ def pseudo_loss(covariance: Tensor, y: Tensor, probes: Tensor) -> Tensor:
 
 
 def _raw(value: Tensor) -> Tensor:
-    """A leaf whose softplus is `value`."""
+    """Return a leaf whose softplus is `value`."""
     return value.expm1().log().requires_grad_()
 
 
 def _distances(A: Tensor, B: Tensor) -> Tensor:
-    """Not by products, which lose the small ones in float32; the gradient at 0 is 0."""
+    """Return distances without matrix products, which are inaccurate in float32."""
     return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _factor(K: Tensor, tries: int) -> tuple[Tensor | None, Tensor]:
-    """(L, K + jI = LLᵀ) of the least jitter j that gives a factor: 0, or one of `tries` from JITTER on; None where none does."""
+    """Return L and K + jI = LLᵀ for the smallest jitter j that suffices, or None."""
     for jitter in (0.0, *(JITTER * 10.0**n for n in range(tries))):
         shifted = K + jitter * torch.eye(len(K), dtype=K.dtype)
         L, failed = cholesky_ex(shifted)
@@ -149,7 +149,7 @@ def _factor(K: Tensor, tries: int) -> tuple[Tensor | None, Tensor]:
 
 
 def softki(name: str, size: int) -> dict:
-    """A whole fit to split 0 of a UCI set: mini-batches for some seconds, then the solve with all rows; scores of the test rows."""
+    """Fit split 0 of a UCI set in mini-batches, solve with all rows, and return test scores."""
     torch.manual_seed(0)
     raw = load_raw(name, 0)
     inputs, targets = data.Standardiser.fit(raw.X), data.Standardiser.fit(raw.y)
@@ -171,7 +171,7 @@ def softki(name: str, size: int) -> dict:
 
 
 def _learn(model: SoftKI, X: Tensor, y: Tensor, until: float) -> dict:
-    """Steps until the clock says so; those that choose the number of threads count, except in the seconds of a step."""
+    """Take steps until the time is over, after comparing numbers of threads."""
     batches = _row_batches(len(y), min(BATCH, len(y)))
 
     def step() -> None:

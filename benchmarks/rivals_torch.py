@@ -1,9 +1,8 @@
-"""SCGD, MINIMAX and BSGD in eager PyTorch, as a competent user would write them, for `feature_steps`.
+"""SCGD, MINIMAX and BSGD in eager PyTorch, for `feature_steps`.
 
-Features φ(x) = relu(relu(xW₁ + b₁)W₂ + b₂) [M], linear kernel, σ² = σ²_min + exp(β). Data resident as
-tensors, nothing read back inside the loop, small matrices factorised by the variants that do not check
-(`cholesky_ex`), inverses by `cholesky_inverse` (faster here than a triangular solve against the identity,
-which the trace alone would allow). Each gradient is that of a scalar with the inverses held fixed.
+Features are φ(x) = relu(relu(xW₁ + b₁)W₂ + b₂) [M], with a linear kernel and σ² = σ²_min + exp(β). Data stay
+on the device, and small matrices are factorised without checks (`cholesky_ex`). Each gradient is that of a
+scalar with the inverses held fixed.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,14 +17,14 @@ from benchmarks.feature_steps import Problem
 MakeOptimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-OPTIMISERS: dict[str, MakeOptimiser] = {  # one foreach call for all parameters
+OPTIMISERS: dict[str, MakeOptimiser] = {  # with foreach=True
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4, foreach=True),
     "adadelta": lambda parameters: torch.optim.Adadelta(parameters, lr=0.1, foreach=True),
 }
 
 
 class Model:
-    """Network weights, w [M] and β as trainable leaves; N and the floor of σ² as plain numbers."""
+    """A network, w [M] and β as trainable leaves, with N and the minimum of σ²."""
 
     def __init__(self, problem: Problem, dtype: torch.dtype):
         raw = torch.tensor(problem.noise_variance - problem.noise_floor, dtype=dtype).log()
@@ -70,7 +69,7 @@ class SCGD:
 
     @torch.no_grad()
     def track(self, Phi: Tensor, s2: Tensor) -> Tensor:
-        """Move the tracker in place; return its inverse [M, M]."""
+        """Update the tracker in place, and return its inverse [M, M]."""
         scale = self.model.n_rows / len(Phi)
         torch.addmm(
             self.tracker, Phi.t(), Phi, beta=1 - self.tracking, alpha=self.tracking * scale, out=self.tracker
@@ -132,9 +131,8 @@ class BSGD:
 class Minimax:
     """Alternating projected descent in (θ, A) and ascent in B on g(θ) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖.
 
-    The projection onto σ²I ⪯ A ⪯ a_max I is only *checked*, by two Cholesky factorisations: right while it is
-    inactive. `violations` counts the steps at which it was not, for the caller to read after the loop. A₀
-    starts inside: F̂(θ₀) of the first rows + 0.1 of its mean diagonal.
+    Two Cholesky factorisations only check the projection onto σ²I ⪯ A ⪯ a_max I. `violations` counts the
+    steps that would have needed it. A₀ is F̂(θ₀) of the first rows + 0.1 of its mean diagonal.
     """
 
     streams = 2
@@ -196,7 +194,7 @@ class Minimax:
 
     @torch.no_grad()
     def project(self) -> None:
-        """Clip θ; count a violation where A − σ²I or a_max I − A has no Cholesky factor."""
+        """Clip θ, and count a violation if A − σ²I or a_max I − A has no Cholesky factor."""
         for part in self.theta:
             part.clamp_(-self.box, self.box)
         low = self.A.detach().clone()
@@ -227,7 +225,7 @@ METHODS: dict[str, type] = {"scgd": SCGD, "minimax": Minimax, "bsgd": BSGD}
 def run_steps(
     rival: Any, X: Tensor, y: Tensor, batch_size: int, n_steps: int, generator: torch.Generator
 ) -> None:
-    """`n_steps` steps on shuffled batches without replacement; at most one epoch, ⌊N/B⌋ steps."""
+    """Take at most ⌊N/B⌋ steps on shuffled batches without replacement."""
     streams = [shuffled(X, y, batch_size, n_steps, generator) for _ in range(rival.streams)]
     for batches in zip(*streams, strict=True):
         rival.step(*batches)
@@ -236,7 +234,7 @@ def run_steps(
 def shuffled(
     X: Tensor, y: Tensor, batch_size: int, n_steps: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first `n_steps` batches of one shuffle, gathered from the resident rows as they are needed."""
+    """Yield the first `n_steps` batches of one shuffle."""
     order = torch.randperm(len(y), generator=generator)[: batch_size * n_steps]
     for rows in order.split(batch_size):
         yield X.index_select(0, rows), y.index_select(0, rows)

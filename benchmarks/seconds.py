@@ -1,6 +1,7 @@
-"""`seconds`: first fits in fresh processes with nothing compiled on disk, beside CatBoost, LightGBM and scikit-learn's exact GP, on one core or all.
+"""`seconds`: first fits in new processes, compared with other packages.
 
-Simulated rows of 8 inputs with noise; default settings (CatBoost: a variance for each row, 1,000 trees).
+Nothing is compiled before. Rows with 8 inputs and noise are simulated. Settings are defaults, except for
+CatBoost (a variance per row, 1,000 trees).
 """
 
 import tempfile
@@ -37,7 +38,7 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
 
 
 def run(cell: store.Cell) -> dict[str, float]:
-    """The figures of a process that finds nothing compiled."""
+    """Return the figures of a process without compiled code on disk."""
     with tempfile.TemporaryDirectory() as folder:
         kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9", CACHE: folder}
         core = 0 if cell["cores"] == 1 else ALL_CORES
@@ -45,7 +46,7 @@ def run(cell: store.Cell) -> dict[str, float]:
 
 
 def measure(cell: store.Cell) -> dict[str, float]:
-    """The figures of one process."""
+    """Return the figures of one process."""
     begun, (side, n) = time.perf_counter(), (cell["side"], cell["n_rows"])
     _made(side)
     found: dict[str, float] = {"import_seconds": time.perf_counter() - begun}
@@ -72,7 +73,7 @@ def measure(cell: store.Cell) -> dict[str, float]:
 
 
 def page(records: list[store.Record]) -> list[str]:
-    """An empty cell if a side has no such figure."""
+    """Return tables; a cell is empty if a method has no such figure."""
     rows = (
         [r["side"], r["n_rows"], r["cores"], *(number(r[name], 3) if name in r else "" for name in FIGURES)]
         for r in store.rows(records)
@@ -81,7 +82,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def simulated(n_rows: int, seed: int, classes: bool = False) -> tuple[Any, Any, Any, Any]:
-    """Return (X, y, X_test, y_test) with y = sin 2x₀ + x₁x₂ + noise, or with `classes` y = 1 if that is positive, else 0. Five inputs have no effect."""
+    """Return training and test rows of y = sin 2x₀ + x₁x₂ + noise, or of its sign as a class."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
@@ -92,7 +93,7 @@ def simulated(n_rows: int, seed: int, classes: bool = False) -> tuple[Any, Any, 
 
 
 def _scores(side: str, model: Any, X: Any, y: Any) -> dict[str, float]:
-    """RMSE and CRPS of new rows, as far as the side predicts means and distributions."""
+    """Return RMSE and CRPS on new rows, if the method predicts means and distributions."""
     import numpy as np
 
     from stochgp.distributions import Normal
@@ -111,7 +112,7 @@ def _scores(side: str, model: Any, X: Any, y: Any) -> dict[str, float]:
 
 
 def _counted() -> list[str]:
-    """A list that gets an entry for every program that is compiled."""
+    """Return a list that gets an entry for each compiled program."""
     import jax
 
     found: list[str] = []
@@ -127,7 +128,7 @@ def _fitted(model: Any, X: Any, y: Any) -> Any:
 
 
 def _made(side: str) -> Any:
-    """An unfitted model."""
+    """Return an unfitted model."""
     if side in OURS:
         import stochgp
 

@@ -1,8 +1,8 @@
-"""Solvers of (K + λI)W = B as their papers write them, in PyTorch, for `solver_systems`; and HiGP's products and preconditioner in conjugate gradients.
+"""Other solvers of (K + λI)W = B for `solver_systems`: PyTorch, HiGP and GPyTorch.
 
-All but HiGP evaluate K once and hold it, in float64. They stop where the residual that they know is below the tolerance, or the time is over; making K counts. Step sizes
-that their papers leave to the user are found in trials that do not count. Each takes (K + λI, λ, B, until) and gives (W, passes over the entries of K, seconds that do not
-count).
+Except for HiGP, they store K in float64. They stop at the tolerance or at the time limit, and evaluating K
+counts. Trials for step sizes do not count. Each solver takes K + λI, λ, B and `until`, and returns W, the
+passes over K, and the seconds that do not count.
 """
 
 import math
@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.linalg import cholesky_ex, eigh
 
 HIGP_KERNELS = {"RBF": 1, "Matern32": 2, "Matern52": 3}
-HIGP_RANK = 200  # of the adaptive factorised Nyström preconditioner
+HIGP_RANK = 200  # rank of the adaptive Nyström preconditioner
 BLOCK_OF_PROJECTIONS, BLOCK_OF_SDD, RANK, SHIFT = 1_000, 512, 100, 1e-12
-NEAR = 128  # rows of a local regression
+NEAR = 128  # number of rows of a local regression
 EIGENPRO_ROWS, EIGENPRO_RANK = 2_000, 160
 
 
 class Until(NamedTuple):
-    """Where a run ends: relative residual, and the clock."""
+    """The end of a run: a relative residual, and a time."""
 
     tolerance: float
     clock: float
@@ -36,7 +36,7 @@ Solver = Callable[[Tensor, float, Tensor, Until], tuple[Tensor, float, float]]
 
 
 def kernel_matrix(X: Tensor, Z: Tensor, name: str, length: float) -> Tensor:
-    """k(X, Z) of unit variance, one lengthscale for all inputs; in place, tile by tile."""
+    """Return k(X, Z) with unit variance and one lengthscale, computed in place."""
     K = torch.cdist(X, Z, compute_mode="donot_use_mm_for_euclid_dist").div_(length)
     for part in K.split(1024):
         if name == "RBF":
@@ -49,12 +49,12 @@ def kernel_matrix(X: Tensor, Z: Tensor, name: str, length: float) -> Tensor:
 
 
 def _residual(A: Tensor, W: Tensor, B: Tensor) -> float:
-    """The largest of the columns, relative: a pass over A."""
+    """Return the largest relative residual over columns."""
     return float(((A @ W - B).norm(dim=0) / B.norm(dim=0)).max())
 
 
 def alternating_projections(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float, float]:
-    """Blocks of fixed rows with cached factors, each time that of the largest residual (Wu, Lin, Hernández-Lobato et al. 2024)."""
+    """Project on the block of the largest residual (Wu, Lin, Hernández-Lobato et al. 2024)."""
     W, R, n = torch.zeros_like(B), B.clone(), len(B)
     blocks = [slice(i, min(i + BLOCK_OF_PROJECTIONS, n)) for i in range(0, n, BLOCK_OF_PROJECTIONS)]
     factors = [cholesky_ex(A[b, b]).L for b in blocks]
@@ -70,7 +70,7 @@ def alternating_projections(A: Tensor, share: float, B: Tensor, until: Until) ->
 
 
 def sketch_and_project(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float, float]:
-    """Accelerated, with a Nyström preconditioner of each block and its step by powers (arXiv 2505.13723, algorithm 1, one worker)."""
+    """Run accelerated sketch-and-project (arXiv 2505.13723, algorithm 1, one worker)."""
     n, draw = len(B), torch.Generator().manual_seed(0)
     b = max(n // 100, RANK)
     W, V, Y = (torch.zeros_like(B) for _ in range(3))
@@ -96,7 +96,7 @@ def sketch_and_project(A: Tensor, share: float, B: Tensor, until: Until) -> tupl
 
 
 def _of_block(own: Tensor, share: float, draw: torch.Generator) -> tuple[Callable[[Tensor], Tensor], float]:
-    """(P⁻¹ of the block, η = 1/λ_max(P⁻¹(K_BB + λI)) by ten powers)."""
+    """Return P⁻¹ of the block and η = 1/λ_max(P⁻¹(K_BB + λI)), from ten power iterations."""
     b = len(own)
     omega = torch.linalg.qr(torch.randn(b, RANK, generator=draw, dtype=own.dtype)).Q
     S = own @ omega
@@ -119,7 +119,7 @@ def _of_block(own: Tensor, share: float, draw: torch.Generator) -> tuple[Callabl
 
 
 def sdd(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float, float]:
-    """Stochastic dual descent (Lin et al. 2024, algorithm 1): momentum 0.9, geometric averages of 100 over the steps planned.
+    """Run stochastic dual descent (Lin et al. 2024, algorithm 1) with momentum and averages.
 
     β n is the largest of 50, 25, … at which 200 steps do not diverge.
     """
@@ -135,7 +135,7 @@ def sdd(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float
 
 
 def _sdd(A: Tensor, B: Tensor, rate: float, steps: int, clock: float) -> tuple[Tensor, float, int]:
-    """(The averaged W, the largest residual of the last one over that of 0, the steps taken)."""
+    """Return the averaged W, the relative residual, and the number of steps."""
     n, draw = len(B), torch.Generator().manual_seed(0)
     W, V, average = (torch.zeros_like(B) for _ in range(3))
     r, done = min(1.0, 100 / steps), 0
@@ -154,14 +154,14 @@ def _sdd(A: Tensor, B: Tensor, rate: float, steps: int, clock: float) -> tuple[T
 
 
 def eigenpro(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float, float]:
-    """EigenPro 2 (Ma and Belkin 2019), whose centres are all rows: gradient steps preconditioned by the leading eigenvectors of 2,000 rows; of one column."""
+    """Run EigenPro 2 (Ma and Belkin 2019), preconditioned by eigenvectors of 2,000 rows."""
     n, draw = len(B), torch.Generator().manual_seed(0)
     some = torch.randperm(n, generator=draw)[:EIGENPRO_ROWS]
     values, vectors = eigh(A[some][:, some])
     values, vectors = values.flip(0), vectors.flip(1)
     top, E, tail = values[:EIGENPRO_RANK], vectors[:, :EIGENPRO_RANK], float(values[EIGENPRO_RANK])
     share_of_top = (1 - tail / top) / top
-    # Of the preconditioned kernel: the largest number on its diagonal, and its leading eigenvalue.
+    # The largest diagonal entry and the leading eigenvalue of the preconditioned kernel.
     peak = float((1 - (E.square() * (top - tail)).sum(dim=1)).max())
     bend = tail / len(some)
     batch = max(1, int(peak / bend)) if bend > 0 else n
@@ -196,7 +196,7 @@ def solved(
     share: float,
     until: tuple[float, float],
 ) -> tuple[np.ndarray, dict[str, float | None]]:
-    """(W, {seconds, epochs}) of one side; `until` is the tolerance and the seconds."""
+    """Return W, and the seconds and epochs of one solver."""
     begun, uncounted = time.perf_counter(), 0.0
     end = Until(until[0], begun + until[1])
     if side == "higp":
@@ -218,7 +218,7 @@ def solved(
 def _by_higp(
     X: np.ndarray, B: np.ndarray, name: str, length: float, share: float, until: Until
 ) -> tuple[np.ndarray, float]:
-    """Conjugate gradients of all columns at once, with HiGP's products and its adaptive factorised Nyström preconditioner."""
+    """Solve all columns with HiGP's products and its adaptive Nyström preconditioner."""
     import higp  # pyright: ignore[reportMissingImports]
 
     given = {
@@ -254,7 +254,7 @@ def _by_higp(
 def _by_gpytorch(
     X: np.ndarray, B: np.ndarray, name: str, length: float, share: float, tolerance: float
 ) -> np.ndarray:
-    """Conjugate gradients with a pivoted Cholesky preconditioner, K kept."""
+    """Solve with GPyTorch's CG and a pivoted Cholesky preconditioner; K is stored."""
     import gpytorch
     from linear_operator import settings, to_linear_operator
 
@@ -275,7 +275,7 @@ def _by_gpytorch(
 def locally(
     X: np.ndarray, y: np.ndarray, Z: np.ndarray, name: str, length: float, share: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """(Means, variances of f, seconds) of new rows Z, each from its 128 nearest rows (Muyskens et al. 2021, at the given hyperparameters)."""
+    """Return means, variances and seconds, with the 128 nearest rows (Muyskens et al. 2021)."""
     from sklearn.neighbors import NearestNeighbors
 
     begun = time.perf_counter()

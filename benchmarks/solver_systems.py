@@ -1,10 +1,10 @@
-"""`solver_systems`: seconds of every solver to a relative residual of 1e-4, for the mean and 16 pathwise samples, of systems that have hardly any noise.
+"""`solver_systems`: seconds of solvers to a relative residual of 1e-4, with little noise.
 
-Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as `choose_solver` says. Each
-run is in a process of its own, of at most 60 s of solving, our conjugate gradients of at most 180 s. `residual` is the largest of the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000
-new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the standard deviation of the targets. Rivals (`solver_rivals`) are run on two systems:
-GPyTorch's conjugate gradients with K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most; HiGP; solvers in PyTorch as their papers write
-them; EigenPro, for the mean alone; and predictors without a system: from the 128 nearest rows of each new one, and xRFM, which learns its own kernel.
+Targets are formulas of 20,000 random rows; each solver solves for the mean and 16 pathwise samples. λ is the
+noise variance divided by the kernel variance. Each run is a process with at most 60 s of solving (CG: 180 s).
+`residual` is the largest over the 17 columns. `rmse` is that of the mean on 2,000 new rows, and `nlpd` that
+of noisy targets. Other packages (`solver_rivals`) run on two systems: GPyTorch, HiGP, PyTorch versions of
+published solvers, EigenPro for the mean, local regressions, and xRFM.
 """
 
 import math
@@ -55,18 +55,18 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def _friedman(X):
-    """Friedman's first function, of ten inputs of which five matter."""
+    """Return Friedman's first function of ten inputs, five of which have an effect."""
     x = np.pi * X[:, 0] * X[:, 1]
     return 10 * np.sin(x) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
 
 
 def _borehole_like(X):
-    """Ratios and logarithms, of four inputs."""
+    """Return ratios and logarithms of four inputs."""
     return np.log1p(3 * X[:, 0]) * (1 + X[:, 1]) / (0.2 + X[:, 2]) + np.sin(4 * X[:, 3])
 
 
 def _energies(X):
-    """Σ of Morse potentials of the distances between six atoms that move by 0.15 around the corners of an octahedron."""
+    """Return sums of Morse potentials between six atoms near the corners of an octahedron."""
     r = 1 / X
     return np.sum((1 - np.exp(-1.5 * (r - 1.5))) ** 2, axis=1)
 
@@ -82,7 +82,7 @@ def _uniform(n_inputs):
     return lambda generator, n: generator.uniform(size=(n, n_inputs))
 
 
-# Rows, targets, kernel, lengthscale in standard deviations of each input, λ.
+# Rows, targets, kernel, lengthscale in standard deviations of each input, and λ.
 SYSTEMS = {
     "friedman matern52 1e-6": (_uniform(10), _friedman, "Matern52", 4.0, 1e-6),
     "borehole matern52 1e-6": (_uniform(4), _borehole_like, "Matern52", 2.0, 1e-6),
@@ -94,7 +94,7 @@ SYSTEMS = {
 
 
 def _problem(system: str, n_rows: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """(Standardised inputs, the formula's values, these with noise), the new rows last."""
+    """Return inputs, noiseless values and noisy targets; the new rows come last."""
     make, target, _, _, share = SYSTEMS[system]
     raw = make(generator, n_rows + N_TEST)
     X, y = (raw - raw.mean(0)) / raw.std(0), target(raw)
@@ -143,7 +143,7 @@ def run(cell: store.Cell) -> dict[str, Any]:
 def _scores(
     mean: np.ndarray, variance: np.ndarray | None, f: np.ndarray, y: np.ndarray
 ) -> dict[str, float | None]:
-    """RMSE of the mean; NLPD, None without variances."""
+    """Return the RMSE of the mean, and the NLPD, or None without variances."""
     nlpd = None
     if variance is not None:
         nlpd = float(0.5 * np.mean(np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance))
@@ -153,7 +153,7 @@ def _scores(
 def _predicted(
     side: str, X: np.ndarray, y: np.ndarray, noisy: np.ndarray, n_rows: int, kernel: tuple[str, float, float]
 ) -> dict[str, Any]:
-    """By what solves no system of all rows."""
+    """Return predictions of methods that solve no system of all rows."""
     name, length, share = kernel
     if side == LOCAL:
         from benchmarks.solver_rivals import locally
@@ -172,7 +172,7 @@ def _predicted(
 
 
 def _solver(side: str) -> Any:
-    """Ours of that name; "auto" for rivals, which use its tiles."""
+    """Return our solver of that name; "auto" for other packages."""
     ours = {
         "cholesky": solvers.Cholesky(), "cg": solvers.CG(epochs=5000), "cg nystrom": solvers.CG(epochs=5000, neighbours=0),
         "sdd": solvers.SDD(epochs=5000),

@@ -1,9 +1,9 @@
-"""`sparse`: seconds of a step of SVDGP against its number of functions, beside our SVI step, and whole fits by SoftKI.
+"""`sparse`: seconds per step of SVDGP for several sizes, SVI, and fits with SoftKI.
 
-`svdgp`: its step with so many functions of the mean, 128 of the covariance, batches of 1,024, plain functions and generalised ones; `svi`: our SVGP step of 1,024 points.
-`softki`: whole fits by SoftKI in PyTorch, a Matérn-3/2 kernel, 512 random rows as first points, batches of 1,024 and Adam at 0.01 for 150 s, then its solve with all rows,
-in float32 at the better of 1 and 2 threads. All start at lengthscales √D, variance 1 and noise 0.1, rows standardised. RMSE, NLPD and coverage (of 95 %) are of test rows of
-unit variance, noise included. `peak_bytes` is of the process, `steps` are those that were timed, of `softki` all.
+`svdgp` has this many functions for the mean, 128 for the covariance, and batches of 1,024. `svi` is SVGP with
+1,024 points. `softki` is a fit in PyTorch with a Matérn-3/2 kernel, 512 points, and Adam at 0.01 for 150 s.
+All methods start at lengthscales √D, variance 1 and noise 0.1, with standardised rows. Scores are those of
+noisy test targets with unit variance.
 """
 
 import time
@@ -26,8 +26,8 @@ from stochgp.numerics.arrays import when_ready
 from stochgp.variational import Decoupled, InducingPoints, functions_at
 
 SEED, NOISE, VARIANCE, RATE, BATCH = (0, 1), 0.1, 1.0, 0.01, 1024
-COVARIANCE, N_INPUTS, STEPS = 128, 21, 4  # of SVDGP: M_β, inputs of the robots, steps timed
-SCORES = {"rmse": 4, "nlpd": 3, "coverage95": 3}  # with their digits
+COVARIANCE, N_INPUTS, STEPS = 128, 21, 4  # M_β of SVDGP, inputs, timed steps
+SCORES = {"rmse": 4, "nlpd": 3, "coverage95": 3}  # digits of each score
 
 
 def cells(quick: bool, slow: bool) -> list[store.Cell]:
@@ -64,7 +64,7 @@ def run(cell: store.Cell) -> dict[str, Any]:
 
 
 def page(records: list[store.Record]) -> list[str]:
-    """Milliseconds of a step, and scores of whole fits."""
+    """Return tables: milliseconds of a step, and scores of complete fits."""
     rows = [
         [r["part"], r["on"], r["size"], r["side"], round(1e3 * r["step_seconds"], 2)]
         + [round(r[score], digits) if score in r else "" for score, digits in SCORES.items()]
@@ -75,7 +75,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def _one_step(gp: SparseGP, X: np.ndarray, learner: Any) -> dict[str, float]:
-    """The median of STEPS steps, each a call, after one that compiles."""
+    """Return the median time of STEPS steps, after one step that compiles."""
     source, seconds = MemorySource(X, np.sin(X[:, 0]), None, dtype=jnp.float32), []
     plan = StepPlan(BATCH, 1, 100, 1)
     with jax.enable_x64(True):

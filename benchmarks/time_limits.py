@@ -1,7 +1,7 @@
-"""`time_limits`: fits under `time_limit`: 2, 5 and 20 seconds on kin40k, protein and 200,000 rows by both estimators at their defaults.
+"""`time_limits`: fits with limits of 2, 5 and 20 seconds, for two estimators on three sets.
 
-Each process finds no compiled code, so that compilation counts; `seconds` are those of `fit`, data in memory.
-`allowed` is the limit plus 3 seconds or 20 %, whichever is more; `kept` says whether the fit ended within it.
+The sets are kin40k, protein and 200,000 simulated rows. No code is compiled before. `allowed` is the limit
+plus 3 seconds or 20 %, whichever is more. `kept` is True if the fit ended within it.
 """
 
 import time
@@ -65,7 +65,7 @@ def page(records: list[store.Record]) -> list[str]:
 
 
 def _rows(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(X, y, test X, test y): split 0 of a set, or rows drawn here."""
+    """Return training and test rows: split 0 of a set, or simulated rows."""
     if name != "many":
         from benchmarks.datasets import load
 

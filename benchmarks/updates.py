@@ -1,8 +1,8 @@
-"""`updates`: 1,000 new rows for a global kernel GP of 50,000, by `update`, against a fit of all 51,000 at the same hyperparameters.
+"""`updates`: `update` of a kernel GP of 50,000 rows with 1,000 rows, compared with a fit.
 
-Simulated borehole rows with noise; a Matérn-3/2 kernel of given hyperparameters, the mean solved for. Both solves end at the same
-relative residual, measured on all rows: `iterations` and `seconds` are those of the solve of all rows, from the weights before (`update`) and from zero (`fit`).
-`apart` is the largest difference of their means at new points, in standard deviations of observations.
+Rows of the borehole function are simulated. The kernel is Matérn-3/2 with fixed hyperparameters. Both solves
+end at the same relative residual: `update` starts from the old weights, and `fit` from zero. `apart` is the
+largest difference of their means, in standard deviations of observations.
 """
 
 import time
@@ -23,13 +23,13 @@ def cells(quick: bool, slow: bool) -> list[store.Cell]:
         "lengthscale": 4.0,
         "variance": 1.0,
         "noise_variance": 0.01,
-    }  # of standardised rows
+    }  # for standardised rows
     sizes = {"n_rows": 4_000, "n_new": 100} if quick else {"n_rows": 50_000, "n_new": 1_000}
     return [{"function": "borehole", **given, "solver": solver, **sizes} for solver in ("cg", "sdd")]
 
 
 def run(cell: store.Cell) -> list[dict[str, Any]]:
-    """A row for the update, and one for a fit of all rows."""
+    """Return a row for the update, and a row for a fit to all rows."""
     warnings.simplefilter("ignore")
     from benchmarks.datasets import load_function
 

@@ -1,4 +1,4 @@
-"""A regression data set, and where the files of named sets are looked for."""
+"""A regression data set, and the folders of its files."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training rows and test rows of a regression, as given: nothing is rescaled.
+    """Training rows and test rows of a regression problem, not rescaled.
 
     Parameters
     ----------
@@ -19,14 +19,13 @@ class Dataset:
     X_test, y_test : array [P, D] and [P]
         The test rows.
     feature_names : tuple of str
-        Of the D inputs.
+        The names of the inputs.
     target_name : str
-        Of the target.
+        The name of the target.
     name : str
-        Of the set.
+        The name of the set.
     noise_std : float, optional
-        The standard deviation of the noise in the targets, in their units, where it is known because they are simulated: no prediction has a smaller root
-        mean squared error on average.
+        The known standard deviation of the noise of simulated targets, in their units.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -40,7 +39,7 @@ class Dataset:
 
 
 def data_folders(*parts: str) -> list[Path]:
-    """Return this folder below $STOCHGP_DATA (if set), below ../shared/data (if present) and below the user's cache, where downloads go."""
+    """Return this folder in $STOCHGP_DATA, in ../shared/data, and in the user's cache."""
     given = os.environ.get("STOCHGP_DATA")
     shared = Path(__file__).resolve().parents[3] / "shared" / "data"
     roots = [Path(given)] if given else [shared] if shared.is_dir() else []
@@ -49,7 +48,7 @@ def data_folders(*parts: str) -> list[Path]:
 
 
 def find_file(name: str, file: str, folders: list[Path], url: str, known_hash: str | None = None) -> Path:
-    """The file in one of the folders, or downloaded into the last one. Raises ValueError if set `name` cannot be obtained."""
+    """Return a file from the folders, or download it. Raises ValueError if that fails."""
     for folder in folders:
         if (folder / file).is_file():
             return folder / file
@@ -57,9 +56,7 @@ def find_file(name: str, file: str, folders: list[Path], url: str, known_hash: s
         import pooch
 
         return Path(pooch.retrieve(url, known_hash, fname=file, path=folders[-1]))
-    except (
-        Exception
-    ) as error:  # the network, the file system, a wrong hash, no pooch: all mean "not obtained"
+    except Exception as error:  # network, file system, wrong hash or missing package
         raise ValueError(
             f"{name}: {file} is not in {' or '.join(map(str, folders))} and could not be downloaded "
             f"({type(error).__name__}: {' '.join(str(error).split())[:120]}); place {url} there, or set STOCHGP_DATA"

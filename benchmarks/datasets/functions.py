@@ -1,9 +1,8 @@
-"""Analytic test functions of any number of rows, inputs uniform on their boxes, with Gaussian noise: `fun:NAME:ROWS`.
+"""Analytic test functions with noise, on uniform inputs: `fun:NAME:ROWS`.
 
-Definitions and boxes: Surjanovic and Bingham, Virtual Library of Simulation Experiments. Chen et al. (2020) use these five with noise
-whose size they do not state. Their RMSE on targets of standard deviation 1 cannot be less than noise_std / √(sd² + noise_std²), sd the
-function's standard deviation; each default is the largest noise, in two digits, that allows what they print. A smaller noise would
-reach their RMSE too easily.
+Definitions are those of Surjanovic and Bingham, Virtual Library of Simulation Experiments. Chen et al. (2020)
+use these five functions but do not state their noise. Each default noise is the largest, in two digits, that
+allows their printed RMSE.
 """
 
 from collections.abc import Callable
@@ -24,10 +23,7 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class AnalyticFunction:
-    """f on a box: `value` maps X [N, D] to f [N].
-
-    noise_std is the default standard deviation of the noise, in the units of f. `rows` is the size in Chen et al. (2020).
-    """
+    """A function f on a box of inputs; `value` maps X [N, D] to f [N]."""
 
     inputs: tuple[str, ...]
     low: tuple[float, ...]
@@ -46,36 +42,34 @@ def load_function(
     noise_std: float | None = None,
     dtype: DTypeLike = np.float64,
 ) -> Dataset:
-    """`rows` independent draws of y = f(x) + noise_std · ε, x uniform on the box, ε ~ N(0, 1); the last ones are the test rows.
+    """Return draws of y = f(x) + noise_std · ε with uniform x; the last rows are test rows.
 
-    f is evaluated in float64 at x as stored. Rows are drawn in chunks: nothing is held beside what is returned. Fewer rows are the first of more.
+    f is evaluated in float64. With the same seed, fewer rows are the first of more rows.
 
-    Raises ValueError for an unknown name (with the nearest), for a fraction that leaves no row on a side, for a noise that is negative
-    or not finite, and for more rows than memory holds (with both numbers).
+    Raises ValueError for an unknown name, for an empty training or test set, for a negative or infinite
+    noise, and for more rows than fit into memory.
 
     Parameters
     ----------
     name : str
         "levy", "griewank", "borehole", "otl" or "wing".
     rows : int
-        Training and test rows together.
+        The number of training and test rows together.
     test_fraction : float
-        The share of them that are test rows.
+        The share of test rows.
     seed : int
-        Of the draws: the same seed gives the same rows, whatever the fraction.
+        The seed of the draws. The rows do not depend on `test_fraction`.
     noise_std : float, optional
-        A standard deviation in the units of f (absolute, not a fraction of f's own); None = the function's default.
+        The standard deviation of the noise in the units of f; None = the default of the function.
     dtype : dtype
-        In which X and y are stored.
+        The dtype of X and y.
     """
     if name not in FUNCTIONS:
         raise ValueError(f"fun:{name}: no such function; {did_you_mean(name, FUNCTIONS)}")
     function, dtype = FUNCTIONS[name], np.dtype(dtype)
     noise_std = function.noise_std if noise_std is None else float(noise_std)
     if not 0.0 <= noise_std < np.inf:
-        raise ValueError(
-            f"noise_std must be a standard deviation of at least 0, and finite, not {noise_std!r}"
-        )
+        raise ValueError(f"noise_std must be finite and at least 0, but is {noise_std!r}")
     n_train = rows - round(rows * test_fraction)
     _require_memory(f"fun:{name}:{rows}", rows * (len(function.inputs) + 1) * dtype.itemsize)
     X, y = _draw(function, rows, seed, noise_std, dtype)
@@ -92,7 +86,7 @@ def load_function(
 
 
 def _require_memory(what: str, need: int) -> None:
-    free = psutil.virtual_memory().available  # of the host: that is where the rows lie
+    free = psutil.virtual_memory().available  # host memory, which holds the rows
     if need > free:
         have = budget.format_bytes(free)
         raise ValueError(f"{what} takes {budget.format_bytes(need)} of memory, but {have} is available")
@@ -113,7 +107,7 @@ def _draw(
 
 
 def levy(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-    """sin²(πw₁) + Σ_{i<D} (wᵢ−1)² [1 + 10 sin²(πwᵢ+1)] + (w_D−1)² [1 + sin²(2πw_D)], wᵢ = 1 + (xᵢ−1)/4."""
+    """Return the Levy function with wᵢ = 1 + (xᵢ−1)/4 (see the library above)."""
     w = 1 + (X - 1) / 4
     head, last = w[:, :-1], w[:, -1]
     middle = (head - 1) ** 2 * (1 + 10 * np.sin(np.pi * head + 1) ** 2)
@@ -122,33 +116,27 @@ def levy(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
 
 
 def griewank(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-    """Σ xᵢ² / 4000 − Π cos(xᵢ / √i) + 1."""
+    """Return Σ xᵢ² / 4000 − Π cos(xᵢ / √i) + 1."""
     i = np.arange(1, X.shape[1] + 1)
     return (X**2).sum(axis=1) / 4000 - np.cos(X / np.sqrt(i)).prod(axis=1) + 1
 
 
 def borehole(X: Float[np.ndarray, "N 8"]) -> Float[np.ndarray, " N"]:
-    """Water through a borehole, m³ a year: 2πT_u(H_u−H_l) / {ln(r/r_w) [1 + 2LT_u / (ln(r/r_w) r_w² K_w) + T_u/T_l]}."""
+    """Return the flow of water through a borehole, in m³ per year."""
     r_w, r, T_u, H_u, T_l, H_l, L, K_w = X.T
     log = np.log(r / r_w)
     return 2 * np.pi * T_u * (H_u - H_l) / (log * (1 + 2 * L * T_u / (log * r_w**2 * K_w) + T_u / T_l))
 
 
 def otl(X: Float[np.ndarray, "N 6"]) -> Float[np.ndarray, " N"]:
-    """Midpoint voltage of an output transformerless push-pull circuit, with V = 12R_b2/(R_b1+R_b2), q = β(R_c2+9):
-
-    (V+0.74) q/(q+R_f) + 11.35 R_f/(q+R_f) + 0.74 R_f q / ((q+R_f) R_c1).
-    """
+    """Return the midpoint voltage of a push-pull circuit without a transformer."""
     R_b1, R_b2, R_f, R_c1, R_c2, beta = X.T
     V, q = 12 * R_b2 / (R_b1 + R_b2), beta * (R_c2 + 9)
     return ((V + 0.74) * q + 11.35 * R_f + 0.74 * R_f * q / R_c1) / (q + R_f)
 
 
 def wing(X: Float[np.ndarray, "N 10"]) -> Float[np.ndarray, " N"]:
-    """Weight of an aircraft's wing, pounds; Λ in degrees:
-
-    0.036 S_w^0.758 W_fw^0.0035 (A/cos²Λ)^0.6 q^0.006 λ^0.04 (100 t_c/cosΛ)^−0.3 (N_z W_dg)^0.49 + S_w W_p.
-    """
+    """Return the weight of the wing of an aircraft in pounds; the sweep is in degrees."""
     S_w, W_fw, A, sweep, q, taper, t_c, N_z, W_dg, W_p = X.T
     cos = np.cos(np.radians(sweep))
     shape = (A / cos**2) ** 0.6 * q**0.006 * taper**0.04 * (100 * t_c / cos) ** -0.3

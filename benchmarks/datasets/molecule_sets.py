@@ -1,7 +1,7 @@
-"""Sets of molecules by name: `mol:esol`, `mol:chembl:CHEMBL205`, `mol:hiv:logp`, `mol:dockstring:PARP1`.
+"""Sets of molecules, such as `mol:esol`, `mol:chembl:CHEMBL205` and `mol:hiv:logp`.
 
-Inputs are Morgan counts of radius 2 in 2,048 columns (DOCKSTRING: 1 and 1,024): for the Tanimoto kernel. Files are looked for in $STOCHGP_DATA, then
-in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded; the others are a few lines of deepchem's collection.
+Inputs are Morgan counts of radius 2 in 2,048 columns (DOCKSTRING: radius 1, 1,024 columns). Files are
+searched in $STOCHGP_DATA and in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from .dataset import Dataset, data_folders, find_file
 
 CHEMBL = ("CHEMBL261", "CHEMBL205", "CHEMBL3594", "CHEMBL3242", "CHEMBL228")
 PROPERTIES = ("logp", "qed")
-HIGHEST_SCORE = 5.0  # DOCKSTRING's scores are clipped there, as in its benchmark
+HIGHEST_SCORE = 5.0  # maximum of DOCKSTRING's scores, as in its benchmark
 DOCKSTRING_FILES = {
     "dockstring-dataset.tsv": "https://figshare.com/ndownloader/files/35948138",
     "cluster_split.tsv": "https://figshare.com/ndownloader/files/35948123",
@@ -30,7 +30,7 @@ DOCKSTRING_FILES = {
 
 
 class Published(NamedTuple):
-    """Hyperparameters of Tripp et al. (2023), as Lin et al. (2024), Table 3, print them, in docking scores."""
+    """Hyperparameters of Tripp et al. (2023), from table 3 of Lin et al. (2024)."""
 
     variance: float  # A, of the Tanimoto kernel
     noise_variance: float  # λ
@@ -48,7 +48,7 @@ DOCKSTRING = {
 
 @dataclass(frozen=True, eq=False)
 class Molecules:
-    """SMILES and the target y of N molecules; `is_test` [N] where the set comes with test rows."""
+    """SMILES and targets y of N molecules; `is_test` [N] if the set has fixed test rows."""
 
     name: str
     smiles: list[str]
@@ -72,12 +72,13 @@ NAMES = (
 
 
 def load_molecules(name: str) -> Molecules:
-    """SMILES and targets of a set of `NAMES`.
+    """Return SMILES and targets of a set of `NAMES`.
 
-    esol: log solubility, mol/l (Delaney 2004). chembl: activities of one target, where measured. hiv: 41,913 molecules of the NCI screen,
-    but for a few that RDKit does not read, with a property that it computes: Crippen's logP or QED. dockstring: docking scores, clipped at 5, with the cluster split.
+    esol: log solubility in mol/l (Delaney 2004). chembl: measured activities of a target. hiv: 41,913
+    molecules of the NCI screen, with Crippen's logP or QED computed by RDKit. dockstring: docking scores,
+    clipped at 5.
 
-    Raises ValueError for a name that does not exist (with the nearest), and for files that are not there and cannot be had.
+    Raises ValueError for an unknown name, and for files that are missing and cannot be downloaded.
     """
     lookup(name, dict.fromkeys(NAMES), "set of molecules")
     _, family, *rest = name.split(":")
@@ -96,12 +97,12 @@ def load_molecules(name: str) -> Molecules:
 
 
 def fingerprints_called(name: str) -> Morgan:
-    """Those of a set: DOCKSTRING's are as published, the others as estimators make them."""
+    """Return the fingerprints of a set: as published for DOCKSTRING, else as in estimators."""
     return Morgan(radius=1, n_bits=1024) if ":dockstring:" in name else Morgan()
 
 
 def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """The set as fingerprints: a random part of the rows is the test, or the set's own. Raises as `load_molecules`, and for bad molecules."""
+    """Return a set as fingerprints. Raises as `load_molecules`, and for bad molecules."""
     found = load_molecules(name)
     counts, bad = fingerprints_of(found.smiles, found.morgan)
     if bad.any():
@@ -118,7 +119,7 @@ def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> D
 
 
 def read_molecule_file(family: str) -> pa.Table:
-    """The table of "esol", "chembl" or "hiv", with a column `smiles`. Raises ValueError where it is not there, or another."""
+    """Return the table of "esol", "chembl" or "hiv". Raises ValueError for a missing file."""
     name = f"mol:{family}"
     (file, n_rows), folders = FILES[family], data_folders("molecules")
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
@@ -144,7 +145,7 @@ def _read_csv(path: Path, delimiter: str = ",") -> pa.Table:
 
 
 def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray]:
-    """(The molecules that RDKit reads, the property of each)."""
+    """Return the molecules that RDKit can read, and the property of each."""
     if importlib.util.find_spec("rdkit") is None:
         raise ValueError("computed properties need RDKit: pip install 'stochgp[molecules]'")
     from rdkit import Chem, rdBase
@@ -153,7 +154,7 @@ def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray
     compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyright: ignore[reportAttributeAccessIssue]
     there, values = [], []
     with rdBase.BlockLogs():
-        for text in smiles:  # one by one: molecules take more memory than their fingerprints
+        for text in smiles:  # one by one to save memory
             molecule = Chem.MolFromSmiles(text)
             if molecule is not None:
                 there.append(text)

@@ -1,4 +1,4 @@
-"""Load a benchmark data set by its name: `uci:bike:0`, `fun:borehole:1000000`, `mol:esol`, `bike-hourly`."""
+"""Load a data set by its name, such as `uci:bike:0` or `fun:borehole:1000000`."""
 
 from stochgp.names import did_you_mean
 
@@ -12,22 +12,22 @@ from .uci import UCI_SETS, load_uci
 def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: float | None = None) -> Dataset:
     """Load a data set by its name.
 
-    uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows. fun:NAME:ROWS is drawn by `load_function`. mol:… are molecules as Morgan counts,
-    for the Tanimoto kernel (`load_molecules` returns their SMILES).
+    uci:NAME:SPLIT (0 to 9) has fixed test rows. fun:NAME:ROWS is drawn by `load_function`. mol:… are
+    molecules as Morgan counts for the Tanimoto kernel.
 
-    Raises ValueError, in one line, for a name that does not exist (with the nearest one), for a noise given to real data, and for
-    data that are not on this machine and cannot be obtained.
+    Raises ValueError for an unknown name, for `noise_std` with real data, and for data that are missing and
+    cannot be downloaded.
 
     Parameters
     ----------
     name : str
-        Name of the set.
+        The name of the set.
     test_fraction : float
-        Share of the rows that become test rows, unless they are fixed.
+        The share of test rows, unless they are fixed.
     seed : int
-        Seed of the division into training and test rows, unless it is fixed; seed of the rows themselves for fun:NAME:ROWS.
+        The seed of the division, unless it is fixed, and of the rows of fun:NAME:ROWS.
     noise_std : float, optional
-        For fun:NAME:ROWS, standard deviation of the noise in the units of f; None = the function's default.
+        The standard deviation of the noise of fun:NAME:ROWS; None = the default of the function.
     """
     family, *rest = name.split(":")
     if family == "fun" and len(rest) == 2 and rest[1].isdecimal():
@@ -35,7 +35,7 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
             rest[0], int(rest[1]), test_fraction=test_fraction, seed=seed, noise_std=noise_std
         )
     if noise_std is not None:
-        raise ValueError(f"{name} is not a simulated set: noise_std is for fun:NAME:ROWS")
+        raise ValueError(f"{name} is not a simulated set; noise_std is only for fun:NAME:ROWS")
     if name == NAME:
         return load_hourly_bikes(test_fraction, seed)
     if family == "uci" and len(rest) == 2 and rest[1].isdecimal():

@@ -1,4 +1,4 @@
-"""Data sets as they are, and the published hyperparameters of their kernels."""
+"""Data sets, and published hyperparameters of their kernels."""
 
 import dataclasses
 import json
@@ -12,20 +12,20 @@ HYPERPARAMETERS = "data/sdd_hyperparameters/matern32_ard.json"
 
 
 def load_raw(name: str, split: int) -> Dataset:
-    """UCI set `name`, from the files of `benchmarks.datasets`; "synthetic" is made up."""
+    """Load UCI set `name`, or simulate the set "synthetic"."""
     if name == "synthetic":
         return _synthetic(split)
     return load(f"uci:{name}:{split}")
 
 
 def bike_counts(seed: int) -> Dataset:
-    """Bikes rented in an hour: whole numbers, of which the set has the logarithms."""
+    """Return the bikes rented per hour as counts; the set has their logarithms."""
     rows = load("bike-hourly", seed=seed)
     return dataclasses.replace(rows, y=np.rint(np.exp(rows.y)), y_test=np.rint(np.exp(rows.y_test)))
 
 
 def hyperparameters(name: str, split: int) -> dict:
-    """`lengthscale` [D], `variance`, `noise_variance` of Lin et al. (2023): Matérn-3/2, data standardised by the training rows."""
+    """Return Matérn-3/2 hyperparameters of Lin et al. (2023) for standardised data."""
     found = json.loads(shared(HYPERPARAMETERS).read_text(encoding="utf-8"))[name][str(split)]
     return {
         "lengthscale": np.asarray(found["lengthscale"]),

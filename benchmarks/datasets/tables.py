@@ -1,4 +1,4 @@
-"""`bike-hourly`: bikes rented in an hour, from the original file of the UCI Machine Learning Repository. Nothing is downloaded."""
+"""`bike-hourly`: bikes rented per hour, from the original file of the UCI repository."""
 
 import numpy as np
 import pyarrow.csv as pa_csv
@@ -8,17 +8,17 @@ from stochgp.data import train_test_indices
 from .dataset import Dataset, data_folders
 
 NAME, FILE, ROWS, TARGET = "bike-hourly", "hour.csv", 17_379, "cnt"
-# The date is left out: year, month, weekday and hour are columns of their own. `casual` and `registered` add up to the
-# count, and `instant` is the number of the row.
+# The date is dropped: year, month, weekday and hour are columns. `casual` and `registered` sum to the
+# count, and `instant` is the row number.
 INPUTS = (
     "season", "yr", "mnth", "hr", "holiday", "weekday", "workingday", "weathersit", "temp", "atemp", "hum", "windspeed",
 )  # fmt: skip
 
 
 def load_hourly_bikes(test_fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """The log of the bikes rented in an hour, from calendar and weather; random test rows.
+    """Return the log of bikes rented per hour, with calendar and weather inputs.
 
-    Raises ValueError if the file is not there (with where to put it), cannot be read or is another one.
+    Raises ValueError if the file is missing, cannot be read, or is another file.
     """
     folders = data_folders("bike_hourly")
     places = [folder / file for folder in folders for file in (FILE, f"{FILE}.gz")]

@@ -1,7 +1,7 @@
 """Regression sets of the `uci_datasets` collection, with its ten fixed 90/10 splits.
 
-The collection (GitHub: treforevans/uci_datasets, MIT; data of the UCI repository) keeps, for each set,
-data.csv.gz, without header, last column the target, and test_mask.csv.gz, ten 0/1 columns, one per split, 1 = test.
+For each set, the collection (GitHub: treforevans/uci_datasets, MIT) has data.csv.gz with the target in the
+last column, and test_mask.csv.gz with one 0/1 column per split (1 = test).
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ SOURCE = "https://github.com/treforevans/uci_datasets/raw/master/uci_datasets"
 
 
 class UCISet(NamedTuple):
-    """Rows and inputs of a set, and the SHA-256 of its two files."""
+    """The numbers of rows and inputs of a set, and the SHA-256 of its two files."""
 
     rows: int
     inputs: int
@@ -40,13 +40,13 @@ UCI_SETS = {
 
 
 def load_uci(name: str, split: int) -> Dataset:
-    """Set `name` with the test rows of split 0 … 9, values as in the files.
+    """Load set `name` with the test rows of split 0 … 9.
 
-    Files are looked for in the folders uci/NAME of `data_folders`, then downloaded into the user's cache;
-    downloads of a known SHA-256 are checked.
+    Files are searched in the folders uci/NAME of `data_folders`, and otherwise downloaded into the user's
+    cache.
 
-    Raises ValueError for an unknown set or split (with the nearest), for files that cannot be found, downloaded or
-    read, and for files that are not the named set.
+    Raises ValueError for an unknown set or split, for files that cannot be found, downloaded or read, and for
+    files of another set.
     """
     if name not in UCI_SETS:
         raise ValueError(f"uci:{name}: no such set; {did_you_mean(name, UCI_SETS)}")
@@ -71,7 +71,7 @@ def _reason(error: Exception) -> str:
 
 
 def _read(path: Path, columns: list[int] | None = None) -> pa.Table:
-    """All columns, or some, of a csv.gz without header, as float64."""
+    """Return all or some columns of a csv.gz without header, as float64."""
     try:
         table = pa_csv.read_csv(
             path,
@@ -84,7 +84,7 @@ def _read(path: Path, columns: list[int] | None = None) -> pa.Table:
 
 
 def _divide(data: pa.Table, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [n, D] and target [n] of the chosen rows, filled column by column."""
+    """Return inputs [n, D] and target [n] of the chosen rows."""
     X = np.empty((int(rows.sum()), data.num_columns - 1), np.float64)
     for j in range(X.shape[1]):
         X[:, j] = data.column(j).to_numpy()[rows]
