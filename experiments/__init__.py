@@ -1,1 +1,1 @@
-"""Experiments: tables of the papers that this package repeats, and its own evidence. Imported by nothing."""
+"""Experiments: results of papers that this package repeats, and its own evidence."""

@@ -1,12 +1,13 @@
-"""Do intervals hold where a fit has few rows, a fitted prior mean, or new categories?
+"""Coverage of intervals with few rows, fitted prior means, or new categories.
 
-Simulated rows whose latent function f is known. 95 % intervals of new observations are to hold 0.93 to 0.97 of them, 90 % intervals of f 0.86 to 0.94.
+Rows are simulated from a known latent function f. The aims are coverages of 0.93 to 0.97 for 95 % intervals
+of new observations, and of 0.86 to 0.94 for 90 % intervals of f.
 
-- `rows`: `KernelGPRegressor()` of few rows for the number of columns; f is a draw of a Matérn 3/2 GP, noise variance 0.1.
-- `pool`: `GPRegressor` with the members kernel and linear, of the same kind of rows.
-- `line`: `mean="linear"`; f = Xb with normal slopes, noise variance 1.
-- `trees`: linear regression and a kernel GP around trees; f has steps, or is smooth, noise variance 1/4.
-- `categories`: rows of new categories of a column; effects of standard deviation `tau`, noise of standard deviation 0.5.
+- `rows`: `KernelGPRegressor()` with few rows; f is a draw of a Matérn-3/2 GP with noise variance 0.1.
+- `pool`: `GPRegressor` with the members kernel and linear, on such rows.
+- `line`: `mean="linear"`; f = Xb with normal slopes, and noise variance 1.
+- `trees`: linear regression, and a kernel GP around trees; f has steps or is smooth, and noise variance 1/4.
+- `categories`: rows of new categories; effects have standard deviation `tau`, and noise 0.5.
 """
 
 import warnings
@@ -18,8 +19,8 @@ from measuring import tables
 from measuring.store import Cell, Record, select
 
 Z90 = 1.6448536
-BLOCK, BLOCKS = 20, 10  # simulations of a cell, cells of a setting
-NEW = 400  # rows that are predicted
+BLOCK, BLOCKS = 20, 10  # simulations per cell, cells per setting
+NEW = 400  # number of predicted rows
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "rows": tuple({"n": n, "D": d} for n, d in ((60, 20), (300, 20), (60, 10), (150, 20), (15, 1))),
     "pool": tuple({"n": n, "D": d} for n, d in ((100, 10), (200, 5), (400, 10))),
@@ -47,7 +48,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict:
-    """Means over the simulations of the shares in the intervals of y and f, and the NLPD of new rows."""
+    """Return mean coverages of y and f, and the mean NLPD, over the simulations."""
     own = ("case", "block", "simulations")
     setting = {name: value for name, value in cell.items() if name not in own}
     first = cell["block"] * cell["simulations"]
@@ -120,7 +121,7 @@ CASES = {"rows": _rows, "pool": _pool, "line": _line, "trees": _trees, "categori
 
 
 def _scored(model: Any, X: Any, f: np.ndarray, y: np.ndarray, n: int) -> dict[str, float]:
-    """Learns from the first n rows and predicts the others."""
+    """Fit the first n rows, and score predictions of the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X[:n], y[:n])

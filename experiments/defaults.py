@@ -1,8 +1,8 @@
-"""`FeatureGPRegressor()`, also at batch sizes 32 and 512, on the six UCI sets, split 0.
+"""`FeatureGPRegressor()`, also with batch sizes 32 and 512, on split 0 of six UCI sets.
 
-No setting but `batch_size` (None = the default), `random_state` and `memory_limit`. NLPD and RMSE are of unit-variance targets, NLPD and coverage include
-the noise. `not finite` counts numbers of the history and of the predictions that are not finite; `recoveries` the evaluations that sent a fit
-back to its best state. Seconds are of `fit`, compilation and the search for a rate included.
+NLPD and RMSE are for targets with unit variance; NLPD and coverage include the noise. `not finite` counts
+such numbers in the history and in predictions, and `recoveries` counts returns to the best state. Seconds are
+those of `fit`, including compilation.
 """
 
 import functools

@@ -1,8 +1,9 @@
-"""Scores and CPU seconds of fits with default settings: `GPRegressor` on 14 splits of tables, `KernelGPRegressor` on the six UCI sets.
+"""Scores and CPU seconds of default fits on 14 splits of tables and on six UCI sets.
 
-Seeds are those of the fit; a seed without a line of BASELINE is compared with its first seed. The lines are in experiments/floors.jsonl. A cell has the commit as a setting, so each commit has lines of its own, and `--table` compares the newest lines with those
-of BASELINE. CRPS, NLPD, RMSE and the log score are in standard deviations of the training targets. The log score at a resolution, −log[(F(y + h) − F(y − h))/(2h)]
-with h = 1 % of that standard deviation, gains nothing from densities narrower than h. A process has one core: threads of BLAS that wait would count as CPU seconds.
+Results are in experiments/floors.jsonl. The commit is a setting of each cell, and `--table` compares the
+newest results with those of BASELINE. Scores are in standard deviations of the training targets. The log
+score at a resolution is −log[(F(y + h) − F(y − h))/(2h)] with h = 1 % of that standard deviation. Each
+process uses one core, because waiting threads would count as CPU seconds.
 """
 
 import os
@@ -26,7 +27,7 @@ SEEDS, ALL, WHOLE = (
     (0, 1),
     10**6,
     ("pol", "elevators", "bike", "kin40k"),
-)  # sets of which all rows are used too
+)  # sets that are also used with all rows
 SETS = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected")
 SPLITS = (
     ("used_cars", "random"), ("air_fares", "random"), ("diabetes", "random"), ("diamonds", "random"), ("california", "random"), ("metro", "time"),
@@ -39,7 +40,7 @@ MORE_TABLES = {
 }
 TEST_ROWS, TEST_ROWS_OF_SETS = 1000, 2000
 RESOLUTION, MIN_PROBABILITY = 0.01, 1e-12  # h in standard deviations of the training targets
-COLUMNS = {  # digits in the table
+COLUMNS = {  # digits of each column
     "crps": 4, "nlpd": 3, "rmse": 4, "log_score": 3, "coverage50": 3, "coverage95": 3, "fit_cpu_seconds": 1, "predict_cpu_seconds": 1, "n_rows": 0,
 }  # fmt: skip
 RATIOS, DIFFERENCES = ("crps", "fit_cpu_seconds", "predict_cpu_seconds"), ("nlpd", "log_score", "coverage95")
@@ -59,7 +60,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
 
 
 def load(cell: Cell) -> tuple[Any, ...]:
-    """(X, y, groups or None, X of the test rows, y of the test rows)."""
+    """Return X, y, groups or None, and X and y of the test rows."""
     name, most = cell["table"], cell["rows"]
     if name not in SETS:
         train, test = divided((TABLES | MORE_TABLES)[name].load(), cell["split"], most)
@@ -71,7 +72,7 @@ def load(cell: Cell) -> tuple[Any, ...]:
 
 
 def scores(distribution: Any, y: np.ndarray, scale: float) -> dict[str, float]:
-    """All but the seconds; `scale` is the standard deviation of the training targets."""
+    """Return all scores; `scale` is the standard deviation of the training targets."""
     h = RESOLUTION * scale
     with np.errstate(all="ignore"):
         near = np.maximum(distribution.cdf(y + h) - distribution.cdf(y - h), MIN_PROBABILITY)
@@ -101,7 +102,7 @@ def run(cell: Cell, **settings: Any) -> dict:
 
 
 def page(records: list[Record]) -> list[str]:
-    """The scores of the newest line of each cell, and how they compare with those of BASELINE."""
+    """Return the newest scores of each cell, and comparisons with BASELINE."""
     lines = sorted([*read(RESULTS / "floors.jsonl"), *records], key=lambda record: record["finished"])
     before = {_key(r): r for r in lines if r["commit"] == BASELINE}
     before |= {
@@ -129,6 +130,6 @@ def _key(record: Record) -> tuple:
 
 
 def change(after: dict[str, Any], before: dict[str, Any]) -> list[float]:
-    """RATIOS and DIFFERENCES of two lines of results; NaN where a score is not finite."""
+    """Return RATIOS and DIFFERENCES of two results; NaN if a score is not finite."""
     new, old = ({c: np.nan if r[c] is None else r[c] for c in COLUMNS} for r in (after, before))
     return [*(new[c] / old[c] for c in RATIOS), *(new[c] - old[c] for c in DIFFERENCES)]

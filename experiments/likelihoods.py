@@ -1,10 +1,9 @@
-"""Likelihoods: "auto" against "gaussian", of kernel and feature GPs, and against boosting, on six UCI sets and traps.
+"""Likelihoods "auto" and "gaussian", compared with boosting on UCI and simulated sets.
 
-Scores are of unit-variance targets. NLPD is by the density of each predictive distribution. `w` is n ∫ (F̂(p) − p)² dp of the PIT
-values: 1/6 on average if the distribution is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
-histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
-else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
-in the middle of its step. "counts" is Warped("auto", "count").
+Scores are for targets with unit variance. `w` is n ∫ (F̂(p) − p)² dp of the PIT values, which is 1/6 on
+average if the distribution is right. `rivals` describes the other methods. The simulated sets have constant
+Gaussian noise, so that any other choice is wrong. `few` keeps this many training rows. For counts of bikes,
+NLPD is that of the count. "counts" is Warped("auto", "count").
 """
 
 import functools
@@ -25,9 +24,9 @@ from measuring.store import Cell, Record, select
 LIKELIHOODS = ("auto", "gaussian")
 LEVELS = (0.5, 0.8, 0.95, 0.99)
 TRAP, TRAP_ROWS = "trap", 8000
-FEATURES = "features, "  # of the names of methods that are feature GPs
-TRAP_SEEDS, TRAP_FEW = 20, 60  # the second as many rows as nothing may be chosen from
-FEW, REFUSED = (50, 500, 5000), 15  # rows of protein, for refusals and for coverage after few
+FEATURES = "features, "  # prefix of the names of feature GPs
+TRAP_SEEDS, TRAP_FEW = 20, 60  # TRAP_FEW rows are too few for a choice
+FEW, REFUSED = (50, 500, 5000), 15  # numbers of rows of protein
 COUNTS, OF_COUNTS = "bike counts", "counts"
 ONE_CORE = True
 
@@ -112,7 +111,7 @@ def _feature_gp(likelihood: str, seed: int, X: Any, y: Any, X_test: Any) -> tupl
 
 
 def _told(model: Any, X_test: Any) -> tuple[Any, dict]:
-    """(The predictions, the choice)."""
+    """Return the predictions and the choice."""
     plan = model.plan_
     told = {"likelihood": plan["likelihood"]["choice"], "df": plan.get("df", {"choice": None})["choice"]}
     return model.predict_distribution(X_test), told
@@ -181,7 +180,7 @@ def page(records: list[Record]) -> list[str]:
 
 
 def _against_rivals(records: list[Record]) -> list[str]:
-    """Who has the lowest NLPD of each set, and whether likelihood="auto" of a kernel GP is behind by more than two standard errors of both."""
+    """Compare the NLPD of all methods on each set."""
     lines = []
     for name in SETS:
         found = {
@@ -203,7 +202,7 @@ def _against_rivals(records: list[Record]) -> list[str]:
 
 
 def _covered(records: list[Record]) -> list[str]:
-    """Coverage of few rows within two standard errors of its level, after a correction by left-out rows and without."""
+    """Check the coverage with few rows, with and without a correction by left-out rows."""
     lines = []
     for n in (*FEW, REFUSED):
         for r in select(records, set="protein", few=n):
@@ -222,7 +221,7 @@ def _covered(records: list[Record]) -> list[str]:
 
 
 def _kept(records: list[Record]) -> list[str]:
-    """How often constant Gaussian noise was kept where it is the truth."""
+    """Return how often constant Gaussian noise was kept when it is correct."""
     lines = []
     for method, few in itertools.product(("auto", FEATURES + "auto"), (None, TRAP_FEW)):
         found = [r for r in select(records, set=TRAP, method=method) if r["settings"].get("few") == few]

@@ -1,7 +1,9 @@
-"""What the experiments with decoupled processes share: problems, starts, the five methods at one protocol, scores.
+"""Shared code of experiments with decoupled processes: problems, methods and scores.
 
-VSGPR (Titsias 2009) and exact GPs learn some of the rows by L-BFGS; the paper has conjugate gradients instead. The protocol of Cheng and Boots (2017): the hyperparameters start by the median trick on the first rows, functions grow from the batches, Adam
-moves at γ₀/(1 + 0.1 √t). Every stochastic method tries γ₀ of 0.1, 0.01 and 0.001 for 100 steps and goes on with the one of the best bound.
+The protocol is that of Cheng and Boots (2017). Hyperparameters start from median distances of the first rows,
+functions are added from the batches, and Adam uses the rate γ₀/(1 + 0.1 √t). Each stochastic method tries γ₀
+of 0.1, 0.01 and 0.001 for 100 steps, and continues with the best. VSGPR (Titsias 2009) and exact GPs use
+L-BFGS.
 """
 
 import time
@@ -36,12 +38,12 @@ from stochgp.parameters import cast
 from stochgp.variational import Decoupled, InducingPoints
 
 RATES, TRIAL_STEPS, TRIAL_LAST = (1e-1, 1e-2, 1e-3), 100, 20
-COSINE = "-cosine"  # of the name of SVDGP
+COSINE = "-cosine"  # suffix of the name of SVDGP
 MEDIAN_ROWS, CHUNK, TEST_ROWS = 128, 20, 2048
 
 
 class Sizes(NamedTuple):
-    """Of the five methods; the defaults are the paper's."""
+    """Sizes of the five methods; the defaults are those of the paper."""
 
     n_mean: int = 16_384
     n_covariance: int = 128
@@ -52,7 +54,7 @@ class Sizes(NamedTuple):
     gpr_rows: int = 1_024
     batch: int = 1_024
     growth: int = 128
-    columns: int = 128  # of K_α drawn in a step, where functions have widths of their own; else as many as rows of a batch
+    columns: int = 128  # columns of K_α drawn in a step, for functions with separate widths
     steps: int = 2_000
 
 
@@ -60,7 +62,7 @@ QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 16, 120)
 
 
 def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
-    """The rows of "walking" (23 inputs), "walking-46" (with the frame before) or "sarcos": 90 % of the rows to train on, drawn at random."""
+    """Load "walking" (23 inputs), "walking-46" or "sarcos", with 90 % of the rows for training."""
     if name == "sarcos":
         with np.load(shared("data/robot/sarcos_test.npz")) as found:
             X, Y = found["X"], found["Y"]
@@ -81,7 +83,7 @@ def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
 
 
 def median_kernel(X: np.ndarray, y: np.ndarray) -> tuple[RBF, float]:
-    """(SE-ARD kernel, noise variance): ℓ_d = √D · median |x_d − x'_d| over pairs of rows, variance var(y), noise var(y)/100."""
+    """Return an SE-ARD kernel from median distances, and the noise variance var(y)/100."""
     some = X[:MEDIAN_ROWS]
     apart = np.abs(some[:, None] - some[None])[np.triu_indices(len(some), 1)]
     lengthscale = np.sqrt(X.shape[1]) * np.maximum(np.median(apart, axis=0), 0.1)
@@ -90,7 +92,7 @@ def median_kernel(X: np.ndarray, y: np.ndarray) -> tuple[RBF, float]:
 
 
 def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
-    """The model before its first step."""
+    """Return the model before its first step."""
     kernel, noise = median_kernel(data.X, data.y)
     D = data.X.shape[1]
     if method == "svi":
@@ -103,7 +105,7 @@ def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
 
 
 def learner(method: str, sizes: Sizes, rate: float, spread: bool) -> AbstractLearner:
-    """With γ_t of the paper; "-cosine": times a cosine that ends at 0."""
+    """Return a learner with the rate of the paper; "-cosine" multiplies it by a cosine."""
     settings: dict[str, Any] = {"batch_size": sizes.batch, "learning_rate": InverseRoot(rate)}
     if method == "svi":
         return SVGP(**settings, natural_rate=InverseRoot(0.5))
@@ -122,7 +124,7 @@ Look = Callable[[SparseGP, int, float], None]
 def follow(
     one: Any, gp: SparseGP, data: Data, sizes: Sizes, steps: int, look: Look | None, looks: int = 50
 ) -> tuple:
-    """(The model after `steps` steps, the mean loss of the last ones); `look` sees model, step and seconds about `looks` times."""
+    """Return the model after `steps` steps, and the mean of the last losses."""
     n, source = len(data.y), data.source
     batch = min(sizes.batch, n)
     plan = StepPlan(batch, max(1, n // batch), steps, steps, CHUNK)
@@ -142,7 +144,7 @@ def follow(
 
 
 def tuned(method: str, data: Data, sizes: Sizes, spread: bool) -> tuple[float, dict[str, float]]:
-    """(γ₀ of the lowest loss after 100 steps, all losses)."""
+    """Return the γ₀ with the lowest loss after 100 steps, and all losses."""
     losses = {}
     for rate in RATES:
         gp = start(method, data, sizes, spread)
@@ -155,9 +157,9 @@ def tuned(method: str, data: Data, sizes: Sizes, spread: bool) -> tuple[float, d
 
 
 def scores(gp: SparseGP, data: Data, rows: int | None = None) -> dict[str, float]:
-    """nMSE and the bound: mean expected log likelihood of test rows − KL/N_train (erratum SV4), of unit-variance targets, per training row.
+    """Return nMSE, and the bound: mean expected log likelihood of test rows − KL/N_train.
 
-    N_train is that of all training rows, also for models of some of them: their q bounds the evidence of all as well.
+    N_train is the number of all training rows, also for models of some of them.
     """
     with jax.enable_x64(True):
         process = _process(gp)
@@ -170,7 +172,7 @@ def scores(gp: SparseGP, data: Data, rows: int | None = None) -> dict[str, float
 def scores_of(
     mean: np.ndarray, variance: np.ndarray, noise: float, y: np.ndarray, divergence: float, n_train: int
 ) -> dict[str, float]:
-    """nMSE, bound per training row and NLPD of observations."""
+    """Return nMSE, the bound per training row, and the NLPD of observations."""
     square, total = (y - mean) ** 2, variance + noise
     expected = -0.5 * (np.log(2 * np.pi * noise) + (square + variance) / noise)
     nlpd = 0.5 * (np.log(2 * np.pi * total) + square / total)
@@ -209,7 +211,7 @@ def _divergence(process: Any) -> Any:
 
 
 def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[str, Any]:
-    """A tuned run: scores at its end, and a curve of them on some test rows."""
+    """Run a tuned method. Return its final scores, and a curve on some test rows."""
     rate, losses = tuned(method, data, sizes, spread)
     curve: list[list[float]] = []
 
@@ -217,7 +219,7 @@ def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[
         found = scores(gp, data, TEST_ROWS)
         curve.append([step, round(seconds, 2), round(found["nmse"], 5), round(found["bound"], 5)])
 
-    looks = 5 if spread else 50  # the divergence of many functions with widths of their own is slow
+    looks = 5 if spread else 50  # the divergence is slow for functions with separate widths
     gp = start(method, data, sizes, spread)
     gp, loss = follow(learner(method, sizes, rate, spread), gp, data, sizes, sizes.steps, look, looks)
     more = {"rate": rate, "trials": losses, "loss": loss, "seconds": curve[-1][1], "curve": curve}
@@ -228,12 +230,12 @@ STEPS, QUICK_STEPS, JITTER = 100, 5, 1e-8
 
 
 def run_batch(method: str, data: Data, sizes: Sizes) -> dict[str, Any]:
-    """Scores of one of them."""
+    """Return the scores of VSGPR or GPR."""
     return vsgpr(data, sizes) if method == "vsgpr" else gpr(data, sizes)
 
 
 def vsgpr(data: Data, sizes: Sizes) -> dict[str, Any]:
-    """The collapsed bound of M inducing points on some rows."""
+    """Fit the collapsed bound of M inducing points to some rows."""
     begun, n = time.perf_counter(), min(sizes.vsgpr_rows, len(data.y))
     kernel, noise = median_kernel(data.X, data.y)
     gp = SparseGP(kernel, InducingPoints.of(jnp.asarray(data.X[: sizes.vsgpr]), jitter=JITTER), noise)
@@ -245,7 +247,7 @@ def vsgpr(data: Data, sizes: Sizes) -> dict[str, Any]:
 
 
 def gpr(data: Data, sizes: Sizes) -> dict[str, Any]:
-    """An exact GP on few rows."""
+    """Fit an exact GP to few rows."""
     begun, n = time.perf_counter(), min(sizes.gpr_rows, len(data.y))
     X, y = data.X[:n], data.y[:n]
     kernel, noise = median_kernel(data.X, data.y)

@@ -1,7 +1,8 @@
-"""`GPRegressor()` on the six UCI sets, split 0, beside each of its members and the families at their defaults.
+"""`GPRegressor()` on split 0 of six UCI sets, compared with its members.
 
-No setting but `random_state` and `memory_limit`. NLPD and RMSE are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`, of all members together. A member
-learned from nine tenths of the rows and took in the others; the families' own lines, of all rows, are those of `kernel_defaults` and `defaults`.
+NLPD and RMSE are for targets with unit variance, and NLPD includes the noise. Seconds are those of `fit`.
+Members were fitted to nine tenths of the rows and then updated. Results of the other estimators are those of
+`kernel_defaults` and `defaults`.
 """
 
 from experiments import kernel_defaults

@@ -1,6 +1,7 @@
-"""Compare `GPRegressor()` with its best member, and check that its means are bounded, on 23 tables and 16 simulated ones with 800 rows each.
+"""Compare `GPRegressor()` with its best member, and check that its means are bounded.
 
-The CRPS on new rows is compared with that of each member that has a weight. The excess is the largest mean minus the largest training target, divided by the range of
+The CRPS on new rows is compared with that of each member with a weight, on 23 tables and 16 simulated ones
+with 800 rows each. The excess is the largest mean minus the largest training target, divided by the range of
 the training targets. It should be at most 1.
 """
 

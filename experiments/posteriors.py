@@ -1,10 +1,10 @@
-"""X16 (Lin et al. 2024, Table 1): posteriors with the published Matérn-3/2 hyperparameters, by each solver as it comes.
+"""X16 (Lin et al. 2024, table 1): posteriors with published Matérn-3/2 hyperparameters.
 
-90/10 splits, unit-variance targets; NLPD includes the noise. Variances come from near rows. The iterative solvers also solve for 64 samples with 2,000
-prior features each, as in the paper. Seconds are of `fit`, compilation included, on the cores that the run may use. `published` cells run stochastic dual descent with the
-paper's settings (βN = 50, B = 512, ρ = 0.9, r = 100/T) for the mean alone and record the way there. `svgp` is `SparseGPRegressor` as it comes,
-512 inducing points that are learned, at the same hyperparameters. What the sets that are not at hand
-would need is in `page`.
+Each solver uses its defaults. Targets have unit variance; NLPD includes the noise. Iterative solvers also
+solve for 64 samples with 2,000 prior features. Seconds are those of `fit`, including compilation. `published`
+cells run SDD with the settings of the paper (βN = 50, B = 512, ρ = 0.9, r = 100/T) for the mean. `svgp` is
+the default `SparseGPRegressor` with 512 inducing points at the same hyperparameters. `page` describes missing
+sets.
 """
 
 import math
@@ -68,7 +68,7 @@ def run(cell: Cell) -> dict:
 
 
 def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
-    """A kernel GP at these hyperparameters, by the cell's solver."""
+    """Return a kernel GP with these hyperparameters and the solver of the cell."""
     from stochgp import KernelGPRegressor, kernels, solvers
     from stochgp.likelihoods import Gaussian
     from stochgp.likelihoods.noise import known_noise
@@ -90,7 +90,7 @@ def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
 
 
 def _sparse(theta: dict[str, Any], seed: int) -> Any:
-    """A sparse GP at these hyperparameters, whose inducing points and q(u) are learned."""
+    """Return a sparse GP with these hyperparameters and learned inducing points."""
     from stochgp import SparseGPRegressor, kernels, likelihoods
     from stochgp.parameters import frozen
 
@@ -104,7 +104,7 @@ def _sparse(theta: dict[str, Any], seed: int) -> Any:
 
 
 def _solve(model: Any) -> dict[str, Any]:
-    """How the posterior of a kernel GP was solved."""
+    """Return how the posterior of a kernel GP was solved."""
     residual, used = (model.plan_[k]["choice"] for k in ("residual", "solver"))
     seconds = round(model.history_[-1]["seconds"], 2)
     return {"residual": residual, "used": used, "solve_seconds": seconds}
@@ -150,7 +150,7 @@ def _epochs(n_rows: int) -> int:
 
 
 def _published() -> dict[tuple[str, str], str]:
-    """{(metric, set): mean} of stochastic dual descent."""
+    """Return published means of SDD per metric and set."""
     return {
         (r["metric"], r["dataset"]): r["mean"] for r in tables.published("sdd_uci") if r["method"] == "SDD"
     }

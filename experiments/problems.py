@@ -1,4 +1,4 @@
-"""Data, models and scores that experiments share. Targets are learned with unit variance."""
+"""Data, models and scores that experiments share. Training targets have unit variance."""
 
 import math
 import time
@@ -25,7 +25,7 @@ SETS = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
 
 
 class Problem(NamedTuple):
-    """Standardised rows; `scale` is the standard deviation of the training targets in raw units."""
+    """Standardised rows; `scale` is the standard deviation of the training targets."""
 
     X: np.ndarray
     y: np.ndarray
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 def load(name: str, split: int, rows: int | None = None) -> Problem:
-    """A set standardised by its training rows, of which `rows` are drawn at random (None = all)."""
+    """Load a set, standardised by its training rows; `rows` draws some rows (None = all)."""
     raw = load_raw(name, split)
     chosen = slice(None)
     if rows is not None:
@@ -48,7 +48,7 @@ def load(name: str, split: int, rows: int | None = None) -> Problem:
 
 
 def standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
-    """By the means and standard deviations of the training rows."""
+    """Standardise by means and standard deviations of the training rows."""
     inputs, targets = data.Standardiser.fit(X), data.Standardiser.fit(y)
     Z, Z_test = inputs.transform(X, np.float32), inputs.transform(X_test, np.float32)
     t, t_test = targets.transform(y, np.float32), targets.transform(y_test, np.float64)
@@ -56,9 +56,9 @@ def standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.nd
 
 
 def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str = "mlp") -> FeatureGP:
-    """The papers' network ("mlp": two layers of 128 with ReLU; "attention") below a linear kernel (None) or 1000 Fourier features.
+    """Return a GP on the network of the papers, linear or with 1000 Fourier features.
 
-    k(x, x) ≈ 1 at the start: 1/(number of outputs) for a linear kernel, as outputs have a mean square of about 1.
+    At the start k(x, x) is about 1.
     """
     map_ = features.resolve(network, kernel=kernel, n_inputs=problem.X.shape[1], key=jax.random.key(seed))
     variance = 1.0 if kernel is not None else {"mlp": 0.01, "attention": 0.03}[network]
@@ -66,7 +66,7 @@ def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str
 
 
 def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
-    """What the tables show of a fit: `nlml`, `rmse`, `nlpd_raw` in the raw units of the targets, `nlpd` for unit variance."""
+    """Return the scores of a fit: `nlml`, `rmse` and `nlpd_raw` in raw units, and `nlpd`."""
     noise = float(result.gp.noise_variance)
     with jax.enable_x64(True):
         posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
@@ -80,7 +80,7 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
 def outcome(
     result: FitResult, problem: Problem, mean: np.ndarray, std: np.ndarray
 ) -> dict[str, float | int | str]:
-    """How a run ended, and the scores of its predictions of the test rows, which are observations of standardised targets."""
+    """Return how a run ended, and the scores of its predictions of test rows."""
     s = problem.scale
     unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
     return {
@@ -96,7 +96,7 @@ def outcome(
 
 
 def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
-    """Of predictions of observations, in the units that they have; `std` includes the noise."""
+    """Return scores of predictions of observations, in their units; `std` includes noise."""
     return {
         "rmse": metrics.rmse(y, mean),
         "nlpd": metrics.nlpd(y, mean, std),
@@ -105,12 +105,12 @@ def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]
 
 
 def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
-    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+    """Return scores of predictions in raw units, rescaled to targets of unit variance."""
     return scores(y / scale, mean / scale, std / scale)
 
 
 def density_scores(y: np.ndarray, predicted: AbstractDistribution, scale: float) -> dict[str, float]:
-    """`unit_scores` of predictive distributions in raw units, by their density; CRPS, and coverage at four levels."""
+    """Return `unit_scores` of predictive distributions, with CRPS and four coverages."""
     t, unit = y / scale, predicted.affine(1 / scale, 0.0)
     covered = {
         f"coverage{round(100 * level)}": share for level, (share, _) in metrics.coverages(t, unit).items()
@@ -126,7 +126,7 @@ def density_scores(y: np.ndarray, predicted: AbstractDistribution, scale: float)
 def default_scores(
     kind: Callable[..., Any], cell: Cell, raw: Any = None
 ) -> tuple[Any, dict[str, Any], float]:
-    """(A model without settings but seed and memory limit, its scores, the standard deviation of the training targets)."""
+    """Return a default model, its scores, and the scale of the training targets."""
     raw = load_raw(cell["set"], cell["split"]) if raw is None else raw
     begun, scale = time.perf_counter(), float(np.std(raw.y))
     with warnings.catch_warnings(action="ignore"):
@@ -140,7 +140,7 @@ def default_scores(
 def curve(
     result: FitResult, problem: Problem, field: str = "nlml", most: int = 101
 ) -> dict[str, list[float]]:
-    """Epoch, seconds and NLML (raw units) at the evaluations, thinned to `most` of them."""
+    """Return epoch, seconds and NLML of at most `most` evaluations."""
     evaluations = [entry for entry in result.history if "step" in entry and field in entry]
     evaluations = evaluations[:: max(1, -(-len(evaluations) // most))]
     return {

@@ -1,4 +1,4 @@
-"""What `likelihoods` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, at their defaults."""
+"""Other methods of `likelihoods` with their defaults: boosting, a Vecchia GP and ridge."""
 
 import importlib.util
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-TREES, LEVELS = 1000, np.linspace(0.025, 0.975, 39)  # of the quantiles that are fitted
+TREES, LEVELS = 1000, np.linspace(0.025, 0.975, 39)  # quantile levels
 Method = Callable[[Any, Any, Any], tuple[Any, dict]]
 
 
 class Quantiles(NamedTuple):
-    """Of predictions that are no densities: quantiles at LEVELS [N, Q], sorted, and the mean."""
+    """Predicted quantiles at LEVELS [N, Q], sorted, and the mean."""
 
     values: np.ndarray
     mean: np.ndarray
@@ -20,12 +20,12 @@ class Quantiles(NamedTuple):
         return Quantiles(scale * self.values + shift, scale * self.mean + shift)
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """2 ∫ pinball loss dp by the sum over the levels, each for 1/Q of the integral."""
+        """Return the CRPS as twice the mean pinball loss over the levels."""
         d = y[:, None] - self.values
         return 2 * np.mean(np.maximum(LEVELS * d, (LEVELS - 1) * d), axis=1)
 
     def coverage(self, y: np.ndarray, level: float) -> float:
-        """Of the central interval, its ends between the quantiles; NaN beyond the outermost."""
+        """Return the coverage of a central interval between quantiles, or NaN outside them."""
         p = (1 - level) / 2
         if p < LEVELS[0] - 1e-9:
             return float("nan")
@@ -34,12 +34,12 @@ class Quantiles(NamedTuple):
 
 
 def available() -> tuple[str, ...]:
-    """Those whose packages are installed."""
+    """Return the methods whose packages are installed."""
     return tuple(name for name, package in PACKAGES.items() if importlib.util.find_spec(package) is not None)
 
 
 def histogram_boosting(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
-    """A standard deviation from a tenth of the rows, which it has not seen."""
+    """Fit histogram boosting, with the standard deviation of held-out residuals."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(max_iter=1500, max_leaf_nodes=127, random_state=0)
@@ -47,7 +47,7 @@ def histogram_boosting(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 
 def catboost(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
-    """Its second output is a variance."""
+    """Fit CatBoost; its second output is a variance."""
     from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
 
     fixed = {"loss_function": "RMSEWithUncertainty", "verbose": False, "allow_writing_files": False}
@@ -57,7 +57,7 @@ def catboost(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 
 def lightgbm_quantiles(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
-    """A fit for each of nine levels, the others between them; sorted where they cross."""
+    """Fit nine quantile levels; the others are interpolated and sorted."""
     from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
 
     some = LEVELS[[0, 1, 3, 9, 19, 29, 35, 37, 38]]
@@ -68,7 +68,7 @@ def lightgbm_quantiles(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 
 def ridge(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
-    """Linear in standardised inputs, its penalty by leave-one-out; a standard deviation from a tenth of the rows."""
+    """Fit ridge regression, with the standard deviation of held-out residuals."""
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -77,7 +77,7 @@ def ridge(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 
 def _with_residuals(model: Any, X: Any, y: Any, X_test: Any) -> Any:
-    """Its predictions, with the standard deviation of its errors on the last tenth of the rows, which it has not seen."""
+    """Return predictions, with the standard deviation of errors on the last tenth of rows."""
     n = len(y) - len(y) // 10
     found = model.fit(X[:n], y[:n])
     std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))

@@ -1,12 +1,12 @@
-"""X9 and X10: five methods on a robot's dynamics (Cheng and Boots 2017, table 2, figure 2): nMSE and bound after 2,000 steps, and on the way.
+"""X9, X10: five methods on dynamics of robots (Cheng and Boots 2017, table 2).
 
-`walking`: Walker2d of MuJoCo under a stated policy (`experiments.walking`), 23 inputs and 9 targets; `walking-46` with the frame before;
-`sarcos`: 4,449 rows of an arm's inverse dynamics, 21 inputs and 7 targets. Each output is a model of its own; 90 % of the rows to train on. The
-paper's sizes: SVDGP M_α = 16,384, no more than rows, and M_β = 128, SVI M = 1,024, iVSGPR M = 256, VSGPR M = 1,024 on 4,096 rows, GPR on 1,024; batches of 1,024.
-γ₀ of 0.1, 0.01 and 0.001 for 100 steps each, then 2,000 at the best, falling as γ₀/(1 + 0.1√t); "rate to 0": times a cosine that ends at 0. `spread`: functions with widths of their own (generalised SE-ARD), as the
-paper has them, and 128 columns of K_α in a step, where the others draw 1,024. The bound is N_train times the mean expected log likelihood of test rows less the divergence, per training row, of unit-variance
-targets. The figure has the curves of the stochastic methods on the ninth output of the walking data; the paper's claim: iVSGPR is fastest at first, SVDGP
-overtakes it, SVI stalls. --slow: all outputs, and `walking-46`.
+`walking` is MuJoCo's Walker2d (`experiments.walking`) with 23 inputs and 9 targets, and `walking-46` adds the
+previous frame. `sarcos` has 4,449 rows with 21 inputs and 7 targets. Each output is a separate model, and 90
+% of the rows are training rows. The sizes are those of the paper (`online.Sizes`). After 100 steps with each
+γ₀ of 0.1, 0.01 and 0.001, the best runs for 2,000 steps with rate γ₀/(1 + 0.1√t). "rate to 0" multiplies the
+rate by a cosine that ends at 0. `spread` means functions with separate widths (generalised SE-ARD). The bound
+is per training row, for targets with unit variance. The figure shows the stochastic methods on the ninth
+walking output. `--slow` adds all outputs and `walking-46`.
 """
 
 import importlib.util

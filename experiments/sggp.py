@@ -1,4 +1,4 @@
-"""Fits by mini-batches of neighbours: sets split 60/40, learner, local prediction and its scores, beside the exact posterior's error."""
+"""Fits with mini-batches of neighbours on sets split 60/40, and scores of predictions."""
 
 import time
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2
 
 
 class Split(NamedTuple):
-    """Rows on the host, standardised as they are read; `floor` is the least RMSE that noise allows, NaN where the noise is unknown."""
+    """Standardised rows on the host; `floor` is the smallest possible RMSE, or NaN."""
 
     train: MemorySource
     X_test: np.ndarray
@@ -33,7 +33,7 @@ class Split(NamedTuple):
 
 
 def load(name: str, trial: int, rows: int | None = None) -> Split:
-    """60 % of the rows of a set to train on; standardised by these. `rows` draws fewer of a function."""
+    """Load a set with 60 % training rows, standardised by these; `rows` draws fewer rows."""
     if name in FUNCTIONS:
         rows = FUNCTIONS[name] if rows is None else rows
         raw = load_function(name, rows, test_fraction=TEST_FRACTION, seed=trial, dtype=np.float32)
@@ -51,7 +51,7 @@ def load(name: str, trial: int, rows: int | None = None) -> Split:
 
 
 def _resplit(raw: Dataset, trial: int) -> Dataset:
-    """All rows of the set, split at random."""
+    """Return all rows of the set, split at random."""
     X, y = np.concatenate([raw.X, raw.X_test]), np.concatenate([raw.y, raw.y_test])
     train, test = data.train_test_indices(len(y), TEST_FRACTION, trial)
     return Dataset(
@@ -60,7 +60,7 @@ def _resplit(raw: Dataset, trial: int) -> Dataset:
 
 
 def fit(cell: Cell, split: Split) -> tuple[FitResult, dict]:
-    """RBF with a lengthscale per input; the fit, and its figures: seconds with search and compilation, and of a step without."""
+    """Fit an RBF kernel with a lengthscale per input. Return the fit and its seconds."""
     learner = learners.BSGD(cell["batch"], cell["epochs"])
     gp = KernelGP(resolve("rbf", split.train.n_inputs))
     found = learning.fit(learner, gp, split.train, key=jax.random.key(cell["trial"]))
@@ -80,22 +80,22 @@ def fit(cell: Cell, split: Split) -> tuple[FitResult, dict]:
 
 
 def training_rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Standardised inputs and targets in float32."""
+    """Return standardised inputs and targets in float32."""
     train = split.train
     return train.inputs.transform(train.X, np.float32), train.targets.transform(train.y, np.float32)
 
 
 def posterior(found: FitResult, split: Split) -> LocalPosterior:
-    """Local prediction with the learned hyperparameters."""
+    """Return local prediction with the learned hyperparameters."""
     return LocalPosterior(found.gp, *training_rows(split), np.ones(split.train.size, np.float32), NEIGHBOURS)
 
 
 CALIBRATION_ROWS = 1_000
-EXACT_ROWS = 12_000  # training rows up to which the exact posterior is computed too
+EXACT_ROWS = 12_000  # maximum number of training rows for the exact posterior
 
 
 def predict(found: FitResult, split: Split, trial: int) -> dict:
-    """Scores of local prediction; `calibrated` is the NLPD with the factor fitted on training rows that were left out."""
+    """Score local prediction; `calibrated` uses a factor fitted to left-out rows."""
     begun = time.perf_counter()
     near = posterior(found, split)
     mean, variance = near.mean_and_variance(split.X_test)
@@ -114,7 +114,7 @@ def predict(found: FitResult, split: Split, trial: int) -> dict:
 
 
 def sparse(split: Split, seed: int) -> dict:
-    """Scores of a sparse GP as it comes."""
+    """Return the scores of a default sparse GP."""
     model: Any = SparseGPRegressor("rbf", likelihood="gaussian", n_inducing_mean=0, random_state=seed)
     begun = time.perf_counter()
     model.fit(*training_rows(split))
@@ -129,7 +129,7 @@ def sparse(split: Split, seed: int) -> dict:
 
 
 def _scores(split: Split, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
-    """Of observations, with these standard deviations."""
+    """Return scores of predictions of observations with these standard deviations."""
     rmse = metrics.rmse(split.y_test, mean)
     return {
         "rmse": rmse,
@@ -140,7 +140,7 @@ def _scores(split: Split, mean: np.ndarray, std: np.ndarray) -> dict[str, float]
 
 
 def _exact_rmse(found: FitResult, split: Split) -> float:
-    """Of the posterior mean given all training rows, by Cholesky in float64."""
+    """Return the RMSE of the exact posterior mean, from a float64 Cholesky factor."""
     with jax.enable_x64(True):
         X, y, Z = (jnp.asarray(part, jnp.float64) for part in (*training_rows(split), split.X_test))
         A = np.array(found.gp.kernel.matrix(X, X))
@@ -151,5 +151,5 @@ def _exact_rmse(found: FitResult, split: Split) -> float:
 
 
 def published(table: str) -> dict[str, dict[str, str]]:
-    """{set: the paper's line of sgGP}."""
+    """Return the results of sgGP in the paper for each set."""
     return {row["dataset"]: row for row in tables.published(table) if row["method"] == "sgGP"}

@@ -1,9 +1,9 @@
-"""X22: mini-batches of nearest neighbours on two million rows (the sgGP paper's table 2): OTL circuit and wing weight.
+"""X22: mini-batches of neighbours on two million rows (sgGP paper, table 2).
 
-1.2 million rows to train on, RBF kernel with a lengthscale per input, batches of 16, 25 epochs of Adam at 0.01 with cosine decay; local
-prediction of 40,000 test rows from 256 rows each. `peak` is its largest resident memory up to the end
-of the fit, rows, libraries, neighbour search and compilation included, `with prediction` up to the end. RMSE is of standardised targets;
-`ratio` to the least that the noise allows. Noise and distribution of the paper's inputs are not stated.
+The sets are OTL circuit and wing weight with 1.2 million training rows. The kernel is RBF with a lengthscale
+per input. Adam runs 25 epochs at 0.01 with cosine decay and batches of 16. Local prediction of 40,000 test
+rows uses 256 rows each. `peak` is the largest resident memory until the end of the fit. `ratio` is the RMSE
+divided by the smallest possible RMSE. The paper does not state noise and distribution of inputs.
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
-"""X21: mini-batches of nearest neighbours on the sgGP paper's benchmarks (its table 1): Levy, Griewank, bike rentals, Protein, Borehole.
+"""X21: mini-batches of neighbours on the benchmarks of the sgGP paper (table 1).
 
-RBF kernel with a lengthscale per input, 60 % of the rows to train on, standardised by them; Adam at 0.01 with cosine decay. `m = 16` is
-the paper's: 100 epochs. `m = 128` is the library's default: 4,096 steps. Seconds are from rows to hyperparameters, neighbour search and
-compilation included. RMSE is of standardised targets, of local prediction from 256 rows (at most 40,000 test rows); `exact` is that of
-the posterior given all training rows. `ratio` is RMSE to the least that the noise allows; the paper's noise is not stated, ours is the
-largest that allows its RMSE. The paper's preparation of the bike rentals is unknown: ours are the hourly ones, log count, 12 inputs; its
-seconds are minutes of the table times 60. `SVGP`: `SparseGPRegressor` as it comes, 512 inducing points, one trial.
+The kernel is RBF with a lengthscale per input. 60 % of the rows are training rows; data are standardised by
+them. Adam runs at 0.01 with cosine decay. `m = 16` has 100 epochs as in the paper, and `m = 128` is the
+default of 4,096 steps. Seconds include neighbour search and compilation. RMSE is that of local prediction
+from 256 rows; `exact` is that of the exact posterior. `ratio` is the RMSE divided by the smallest possible
+one. The paper does not state its noise and its preparation of bike rentals; its seconds are minutes of the
+table times 60. `SVGP` is the default `SparseGPRegressor` with 512 inducing points.
 """
 
 import math
@@ -23,7 +23,7 @@ SETS = {
     "borehole": "Borehole",
 }
 TRIALS, LARGE_TRIALS, PAPER_BATCH, PAPER_EPOCHS, DEFAULT_BATCH = 10, 3, 16, 100, 128
-SVGP = "SVGP"  # in the place of a batch
+SVGP = "SVGP"  # used instead of a batch size
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:

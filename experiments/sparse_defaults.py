@@ -1,8 +1,9 @@
-"""`SparseGPRegressor()` on the six UCI sets, split 0, beside the same with 4,096 points of the mean, an RBF kernel, and constant Gaussian noise.
+"""`SparseGPRegressor()` on split 0 of six UCI sets, and variants of it.
 
-No setting but `random_state`, `memory_limit` and these. Those with an RBF kernel, and "inducing points alone", have the mean of their inducing points. "svdgp" and "ivsgpr" are the
-approximations of that name, with 150 s and an RBF kernel, on three sets. `walking` is the first, the fifth or the ninth target of a simulated robot (`robots`), of 180,000 rows. NLPD and RMSE
-are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`, the choice of the distribution included.
+The variants have 4,096 points for the mean, an RBF kernel, or constant Gaussian noise. "svdgp" and "ivsgpr"
+are those approximations with an RBF kernel and 150 s, on three sets. `walking` is one of three targets of a
+simulated robot with 180,000 rows. NLPD and RMSE are for targets with unit variance, and NLPD includes the
+noise. Seconds are those of `fit`.
 """
 
 import functools

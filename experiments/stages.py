@@ -1,7 +1,7 @@
-"""Switch off one stage of a default fit at a time, on the tables of `floors` and on few rows, to measure its gain and its cost.
+"""Switch off one stage of a default fit at a time, to measure its gain and its cost.
 
-The lines are in experiments/stages.jsonl, and `--table` compares each with the line of the same commit in which nothing is switched off. A stage is switched off by a setting
-of the estimator, or by a replaced function of the package.
+Results are in experiments/stages.jsonl. `--table` compares each result with the default fit of the same
+commit. A stage is switched off by a setting, or by replacing a function.
 """
 
 import statistics
@@ -19,7 +19,7 @@ RESULTS = ROOT / "experiments"
 NOTHING = "nothing"
 KERNEL, POOL, FEATURE, SPARSE = "KernelGPRegressor", "GPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 ROWS = {KERNEL: 4000, POOL: 1200, FEATURE: 2500, SPARSE: 2500}
-FEW_SETS = ("pol", "kin40k", "protein")  # of feature and sparse GPs
+FEW_SETS = ("pol", "kin40k", "protein")  # sets for feature and sparse GPs
 FEW_ROWS = 150
 IN_TIME = ("metro", "steel", "computers", "seattle")
 REGRESSOR = "stochgp.pools.regressor."
@@ -33,7 +33,7 @@ def _none(*_: Any, **__: Any) -> None:
     return None
 
 
-# Name of a stage: (estimators, settings, replaced functions, tables if not all).
+# For each stage: estimators, settings, replaced functions, and tables (None = all).
 STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     NOTHING: ((KERNEL, POOL, FEATURE, SPARSE), {}, {}, ()),
     "rotation of the inputs": ((KERNEL,), {}, {"stochgp.families.kernel.rotate_inputs": lambda *_: (None, None)}, ()),
@@ -86,7 +86,7 @@ def run(cell: Cell) -> dict:
 
 
 def page(records: list[Record]) -> list[str]:
-    """Print a row for each stage: median and mean changes of the scores over the tables if the stage is switched off."""
+    """Return a row for each stage: changes of the scores if the stage is switched off."""
     found = {(_key(r), r["settings"]["stage"], r["settings"]["model"]): r["results"] for r in records}
     rows = []
     for stage, model in dict.fromkeys((s, m) for _, s, m in found if s != NOTHING):

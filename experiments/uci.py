@@ -1,8 +1,8 @@
-"""The learners of the UCI tables by name, their rates tuned on split 0, scores, wins over the published numbers.
+"""Learners for the UCI tables, with rates tuned on split 0, scores, and numbers of wins.
 
-SVGP runs on the kernel of a feature map, k(x, z) = variance · φ(x)·φ(z), with the same starts as the other methods: the papers' deep kernels from inducing
-points instead of features (Hensman et al. 2013), as many as rows in a batch, as in the SCGD paper. They lie in the inputs, so that they pass through the network too. q(u)
-follows natural gradients, all else the optimiser.
+SVGP uses the kernel k(x, z) = variance · φ(x)·φ(z) of the same feature map, with as many inducing points as
+rows in a batch, as in the SCGD paper. Inducing points are inputs of the network. q(u) follows natural
+gradients.
 """
 
 import math
@@ -31,15 +31,15 @@ from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.variational import InducingPoints, choose_points
 
-# No rows are held out: the criterion is the exact NLML of the training rows, with or without a refit of the two variances.
+# No rows are held out: the criterion is the exact NLML of the training rows. REFITTED refits variances.
 REFITTED, NOT_REFITTED = (ByEvidence(refit=refit, validation_fraction=0.0) for refit in (True, False))
 ADADELTA, ADAM, MUON = (0.3, 1.0, 3.0), (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2)
 
 
 class Method(NamedTuple):
-    """A learner but for batch size, epochs and rate; the rates to try; whether the kernel's scale is fixed, as in the papers; whether it is of inducing
+    """A learner and the rates to try; `fixed_scale` fixes the scale of the kernel.
 
-    points (`inducing`).
+    `sparse` is True for learners with inducing points.
     """
 
     make: Callable[..., AbstractLearner]
@@ -53,7 +53,7 @@ class Method(NamedTuple):
         return self.make(batch_size=batch, epochs=epochs, learning_rate=rate, **settings)
 
     def prepared(self, gp: FeatureGP) -> FeatureGP:
-        """`gp` with its variance frozen where the method does not learn one."""
+        """Return `gp` with a frozen variance if the method does not learn one."""
         return eqx.tree_at(lambda g: g.variance, gp, frozen(gp.variance)) if self.fixed_scale else gp
 
 
@@ -73,7 +73,7 @@ TUNED = "tuned"
 
 
 def tuned_cells(name: str, splits: tuple[int, ...], batch: int, method: str, epochs: int) -> list[Cell]:
-    """One cell per rate on split 0, and one per later split, at the rate of lowest NLML of those."""
+    """Return a cell per rate on split 0, and a cell per later split with the best rate."""
     cells = []
     for split in splits:
         rates = METHODS[method].rates if split == 0 else (TUNED,)
@@ -85,7 +85,7 @@ def tuned_cells(name: str, splits: tuple[int, ...], batch: int, method: str, epo
 
 
 def depends(cell: Cell, records: list[Record]) -> dict | None:
-    """The tuned rate; nothing where the cell has one; None while the trials of split 0 are not all there."""
+    """Return the tuned rate, or None until all trials of split 0 exist."""
     if cell["rate"] != TUNED:
         return {}
     best = tuned(records, {k: cell[k] for k in ("set", "batch", "method", "epochs")})
@@ -93,7 +93,7 @@ def depends(cell: Cell, records: list[Record]) -> dict | None:
 
 
 def tuned(records: list[Record], which: dict[str, Any]) -> Record | None:
-    """The record of split 0 of lowest NLML, once all of the rates have been tried."""
+    """Return the record of split 0 with the lowest NLML, once all rates have been tried."""
     trials = [
         r
         for r in select(records, split=0, **which)
@@ -105,7 +105,7 @@ def tuned(records: list[Record], which: dict[str, Any]) -> Record | None:
 
 
 def run(cell: Cell, kernel: str | None = None) -> dict:
-    """One fit and its scores."""
+    """Run one fit, and return its scores."""
     method, problem = METHODS[cell["method"]], load(cell["set"], cell["split"])
     gp = method.prepared(deep_gp(problem, cell["split"], kernel))
     learner = method.learner(cell["batch"], cell["epochs"], cell["rate"])
@@ -116,7 +116,7 @@ def run(cell: Cell, kernel: str | None = None) -> dict:
 
 
 def summaries(records: list[Record], batch: int, epochs: int) -> list[dict]:
-    """A line per set and method: its records over splits 0, 1, …, split 0 at its best rate."""
+    """Return a row per set and method, over splits; split 0 uses its best rate."""
     found = []
     for name in sorted({r["settings"]["set"] for r in records}, key=(*SETS, "synthetic").index):
         for method in METHODS:
@@ -131,7 +131,7 @@ def summaries(records: list[Record], batch: int, epochs: int) -> list[dict]:
 
 
 def page(records: list[Record], kernel: str) -> list[str]:
-    """The tables of every batch size and number of epochs that have results."""
+    """Return the tables for all batch sizes and numbers of epochs with results."""
     published, parts = tables.nlml(kernel), []
     for batch, epochs in sizes(records):
         if lines := summaries(records, batch, epochs):
@@ -145,12 +145,12 @@ def page(records: list[Record], kernel: str) -> list[str]:
 
 
 def sizes(records: list[Record]) -> list[tuple[int, int]]:
-    """(batch size, epochs) of the records."""
+    """Return batch sizes and numbers of epochs of the records."""
     return sorted({(r["settings"]["batch"], r["settings"]["epochs"]) for r in records})
 
 
 def score_table(lines: list[dict], published: dict) -> str:
-    """Every line with all of its scores, beside the published NLML."""
+    """Return a table of all scores and the published NLML."""
     headings = [
         "set", "method", "splits", "rate", "NLML", "published SCGD", "published MINIMAX", "RMSE", "held-out NLPD",
         "the same, raw", "95 % coverage", "seconds",
@@ -170,7 +170,7 @@ def score_table(lines: list[dict], published: dict) -> str:
 
 
 def win_table(lines: list[dict], published: dict, batch: int) -> str:
-    """Best variant of each family against the better published one, set by set: difference of mean NLML, then the count."""
+    """Compare the best variant of each family with the best published NLML on each set."""
     rows = []
     for family in ("scgd", "minimax", "bsgd", "svgp"):
         row, wins, compared = [family], 0, 0
@@ -199,7 +199,7 @@ CHUNK = 2048  # rows
 
 
 class OfRow(eqx.Module):
-    """x ↦ φ(x)."""
+    """The function x ↦ φ(x) of one row."""
 
     features: AbstractFeatureMap
 
@@ -208,14 +208,14 @@ class OfRow(eqx.Module):
 
 
 def sparse_gp(gp: FeatureGP, problem: Problem, n_inducing: int, seed: int) -> SparseGP:
-    """The kernel of `gp` with inducing points at centres of clusters of the rows."""
+    """Return the kernel of `gp` with inducing points at cluster centres of the rows."""
     points = choose_points(problem.X, n_inducing, key=jax.random.key(seed))
     kernel = Warped(Linear(float(gp.variance)), OfRow(gp.features))
     return SparseGP(kernel, InducingPoints.of(points), float(gp.noise_variance))
 
 
 def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) -> dict:
-    """One fit from the start `gp` and its scores: `nlml` is exact at its hyperparameters, predictions are of q(f)."""
+    """Fit a sparse GP from the start `gp`. Return exact NLML and scores of q(f)."""
     start = sparse_gp(gp, problem, learner.batch_size or CHUNK, seed)
     result = learning.fit(learner, start, problem.source, key=jax.random.key(seed))
     s, noise, variance = (
@@ -233,12 +233,12 @@ def run_sparse(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: 
         **outcome(result, problem, mean, std),
         "variance": variance,
         "noise_variance": noise,
-        "curve": curve(result, problem, "loss"),  # −ELBO by the batches since the evaluation before,
+        "curve": curve(result, problem, "loss"),  # mean −ELBO of the batches since the previous evaluation
     }
 
 
 def _predicted(result: FitResult, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of observations at the test rows."""
+    """Return means and standard deviations of observations at the test rows."""
     with jax.enable_x64(True):
         posterior = VariationalPosterior.of(result.gp, problem.X.shape[1])
         parts = [

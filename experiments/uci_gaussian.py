@@ -1,8 +1,9 @@
-"""X4: UCI sets, Gaussian deep kernel: 1000 Fourier features of the two-layer network's output, against the SCGD paper's table.
+"""X4: Gaussian deep kernel on UCI sets, compared with the table of the SCGD paper.
 
-Batch 64, 100 epochs; rates, data and scores as in `uci_linear`. Without --slow: SCGD anchored with Adam and with Muon on splits 0 and 1 of bike,
-elevators and pol. Base frequencies and phases stay fixed; the lengthscale (one for all outputs of the network, √128 at the start) and the
-variance train. The published NLML is that of the kernel approximated by 1000 Fourier features too. `svgp` has this kernel, and 64 inducing points.
+The kernel has 1000 Fourier features of the output of a two-layer network. Batches have 64 rows, and runs 100
+epochs. Rates, data and scores are those of `uci_linear`. Without `--slow`, SCGD runs with Adam and Muon on
+splits 0 and 1 of bike, elevators and pol. Frequencies and phases are fixed; lengthscale (√128 at the start)
+and variance train. `svgp` has this kernel and 64 inducing points.
 """
 
 from experiments import uci

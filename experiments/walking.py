@@ -1,12 +1,12 @@
-"""A walking robot's dynamics, simulated: gymnasium's Walker2d (MuJoCo), driven by a stated policy. Needs the extra `robot`.
+"""Simulated dynamics of a walking robot: gymnasium's Walker2d (MuJoCo, extra `robot`).
 
-Inputs of a frame (23): the 17 numbers that gymnasium observes (height, pitch, six joint angles, nine velocities) and the 6 torques. Targets (9): the
-changes of the nine velocities until the next frame, 0.008 s later; what else changes follows from the velocities. With `previous` the inputs
-of the frame before come first (46).
+The 23 inputs of a frame are the 17 observations of gymnasium (height, pitch, six joint angles, nine
+velocities) and 6 torques. The 9 targets are the changes of velocities until the next frame, 0.008 s later.
+With `previous`, the inputs of the previous frame come first (46).
 
-The policy is a gait: every joint is drawn to a sine of the time, the left leg half a period after the right one, by springs and dampers, and
-disturbed by smooth noise. Frequency, step, springs and noise are drawn anew for every trajectory. A trajectory ends when the walker falls,
-or after 1,000 frames. Everything follows from one seed.
+The policy is a gait: springs and dampers draw each joint to a sine of time, the left leg half a period later,
+with smooth noise. Its parameters are drawn for each trajectory, which ends after a fall or 1,000 frames. One
+seed determines all draws.
 """
 
 from typing import Any, NamedTuple
@@ -20,26 +20,26 @@ REST = np.array([-0.10, -0.07, 0.36])  # thigh, leg, foot, in radians
 SWING = np.array([0.48, 0.07, 0.07])
 LAG = np.array([0.0, 1.2, 2.2])
 DAMPING = 0.029
-BALANCE = np.array([-0.46, -0.10])  # of the thighs, by pitch and turning
-SMOOTHING = 0.8  # of the noise, from frame to frame
+BALANCE = np.array([-0.46, -0.10])  # of the thighs, for pitch and its velocity
+SMOOTHING = 0.8  # correlation of the noise between frames
 CACHE = ROOT / ".cache"
 
 
 class Walk(NamedTuple):
-    """Frames of all trajectories, one after the other; `first` marks the first of each."""
+    """Frames of all trajectories in order; `first` marks the first frame of each."""
 
     X: np.ndarray  # [N, 23]
     Y: np.ndarray  # [N, 9]
     first: np.ndarray  # [N], bool
 
     def with_previous(self) -> tuple[np.ndarray, np.ndarray]:
-        """(inputs [n, 46], targets [n, 9]) of the frames that have one before."""
+        """Return inputs [n, 46] and targets [n, 9] of the frames with a previous frame."""
         later = np.flatnonzero(~self.first)
         return np.concatenate([self.X[later - 1], self.X[later]], axis=1), self.Y[later]
 
 
 def load(frames: int = FRAMES, seed: int = 0) -> Walk:
-    """At least `frames` frames, simulated once and kept in a file."""
+    """Load at least `frames` frames, which are simulated once and stored in a file."""
     path = CACHE / f"walker2d-{frames}-{seed}.npz"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def load(frames: int = FRAMES, seed: int = 0) -> Walk:
 
 
 def simulate(frames: int, seed: int) -> Walk:
-    """Whole trajectories until there are at least `frames` frames. Raises ImportError without the extra `robot`."""
+    """Simulate trajectories with at least `frames` frames. Raises ImportError without gymnasium."""
     try:
         import gymnasium
     except ImportError as error:
@@ -77,9 +77,9 @@ def simulate(frames: int, seed: int) -> Walk:
 
 
 def _gait(generator: np.random.Generator) -> dict[str, float]:
-    """Of one trajectory."""
+    """Draw the parameters of a trajectory."""
     return {
-        "frequency": generator.uniform(1.8, 2.3),  # of steps a second
+        "frequency": generator.uniform(1.8, 2.3),  # steps per second
         "step": generator.uniform(0.7, 1.2),
         "spring": generator.uniform(1.1, 1.7),
         "noise": generator.uniform(0.01, 0.1),
@@ -88,7 +88,7 @@ def _gait(generator: np.random.Generator) -> dict[str, float]:
 
 
 def _torque(state: np.ndarray, frame: int, gait: dict[str, float]) -> np.ndarray:
-    """Springs to the gait's angles; the pitch of the body is brought back by the thighs."""
+    """Return torques that draw joints to the gait and keep the body upright."""
     angle = 2 * np.pi * gait["frequency"] * 0.008 * frame + gait["phase"]
     wanted = [REST + gait["step"] * SWING * np.sin(angle + side - LAG) for side in (0.0, np.pi)]
     joints, rates, pitch, turning = state[2:8], state[11:17], state[1], state[10]
