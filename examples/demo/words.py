@@ -129,17 +129,17 @@ def said_of(report: dict[str, Any]) -> list[str]:
         chances = ", ".join(f"{100 * p:.0f} % by {minutes}" for minutes, p in one["at_most"].items())
         lines += [
             f"{one['route']} ({one['carrier']}) left {_late(one['left_late'])}. It will arrive {a:+.0f} to {b:+.0f} minutes late with a chance of 50 %, {c:+.0f} to {d:+.0f} with 95 %.",
-            f"  Chance to be at most so many minutes late: {chances}. It was {_late(one['was_late'])}.",
+            f"  Probability of at most this many minutes of delay: {chances}. It was {_late(one['was_late'])}.",
         ]
-    lines.append("\nAre the chances right? Of flights that were given a chance to be at most 15 minutes late")
+    lines.append(
+        "\nCalibration: predicted probability of at most 15 minutes of delay, and the observed share"
+    )
     for row in report["promises"]:
         if row["minutes"] == 15:
             lines.append(
-                f"  of {100 * row['from']:3.0f} to {100 * row['to']:3.0f} % (mean {100 * row['promised']:4.1f} %), {100 * row['kept']:5.1f} ± {100 * row['stderr']:.1f} % were: {row['flights']:,} flights"
+                f"  {100 * row['from']:3.0f} to {100 * row['to']:3.0f} % (mean {100 * row['promised']:4.1f} %), {100 * row['kept']:5.1f} ± {100 * row['stderr']:.1f} % observed: {row['flights']:,} flights"
             )
-    lines.append(
-        "\nWhere are predictions vague? Mean width of the interval that is to hold 80 %, and how many it held"
-    )
+    lines.append("\nMean width of 80 % intervals, and their coverage, by groups of flights")
     for row in report["widths"]:
         held = f"{100 * row['held']:5.1f} ± {100 * row['stderr']:.1f} %"
         lines.append(

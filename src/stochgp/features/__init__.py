@@ -94,7 +94,7 @@ def resolve(
 
 
 def is_network(spec: Any) -> bool:
-    """Return True if `spec` is the name of a network, whose inputs `limits` may bound."""
+    """Return True if `spec` is the name of a network."""
     return isinstance(spec, str) and spec in NETWORKS
 
 

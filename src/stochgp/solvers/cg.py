@@ -19,8 +19,8 @@ from stochgp.solvers.preconditioners import Preconditioner, low_rank_plus_neighb
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
 ENTRIES_PER_ROW = 64  # rank² / N; the preconditioner then costs about ten products with K
-DAMPING = 3.0  # without neighbours
-DAMPING_BESIDE = 0.2  # with neighbours
+DAMPING = 3.0  # damping without neighbours
+DAMPING_BESIDE = 0.2  # damping with neighbours
 # Arrays [P, C] in the dtype of the operator, and in float64: three states, and parts of a step.
 ARRAYS, WIDE_ARRAYS = 6, 16
 NEIGHBOUR_BYTES = 40  # per row and neighbour, while the regressions are computed
@@ -48,7 +48,7 @@ class CG(AbstractIterativeSolver):
     P = FᵀF + D, or the diagonal of A if the rank is 0.
 
     Products have the dtype of the operator, and other numbers are float64 if x64 is enabled. After each
-    measurement of the residual, a step recomputes r and s. A column stops once s is a rounding error.
+    measurement of the residual, a step recomputes r and s. A column stops once s is as small as rounding.
 
     Parameters
     ----------

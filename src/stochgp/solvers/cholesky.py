@@ -47,7 +47,7 @@ class Cholesky(AbstractSolver):
         return refined(self.factorise(operator), b, product, tolerance, operator.dtype)
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
-        """Return 8 for up to 3,000 rows or a small noise variance.
+        """Return 8 bytes for up to 3,000 rows or little noise, otherwise `itemsize`.
 
         The rounding error of K is about eps √N times the mean variance. It must be small beside the noise.
         """

@@ -31,8 +31,8 @@ def partial_cholesky(
 ) -> tuple[Float[np.ndarray, "R N"], Int[np.ndarray, " R"], Float[np.ndarray, " N"]]:
     """Return F, the pivots and diag(K − FᵀF) of a partial Cholesky factor, K ≈ FᵀF.
 
-    FᵀF is exact in the rows and columns of the pivots, and K − FᵀF is positive semi-definite. It
-    ends after `rank` pivots, or when only rounding errors remain, and needs rank · N numbers of host memory.
+    FᵀF is exact in the rows and columns of the pivots, and K − FᵀF is positive semi-definite. F
+    has `rank` rows, or fewer if only rounding errors remain, and needs rank · N numbers of host memory.
 
     Pivots are drawn with probabilities proportional to the diagonal of K − FᵀF (Chen, Epperly, Tropp and
     Webber 2022). Many are drawn at a time, and then thinned (Epperly, Tropp and Webber 2024).

@@ -20,7 +20,7 @@ from stochgp.solvers.base import AbstractIterativeSolver, solve_bytes
 
 SHORTEST_HORIZON = 0.75  # epochs; a shorter horizon means no momentum
 FIRST_STAGE = 3  # epochs; each later stage ends at twice the epoch of the previous one
-DAMPING = 8.0  # added to the diagonal of blocks, in rounding errors of products
+DAMPING = 8.0  # damping of blocks, in multiples of the rounding error of products
 SMALLER = 0.3  # factor of the step size after a divergence
 # arrays [P, C]: b, points, states and products
 ARRAYS = 14
@@ -46,7 +46,7 @@ class Descent(eqx.Module):
 def accelerated(horizon: float, n_blocks: int) -> tuple[float, float, float, float]:
     """Return rates β, γ, a, r of accelerated block descent (Nesterov 2012; Tu et al. 2017).
 
-    With the exact step δ of a block, and E δ as its vector of all coordinates:
+    δ is the exact step of a block, and E δ is this step as a vector of all coordinates:
 
         w = z − E δ, v ← β v + (1 − β) z − γ E δ, z ← a v + (1 − a) w, ᾱ ← r z + (1 − r) ᾱ;
         β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²).
