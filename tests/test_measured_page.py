@@ -26,7 +26,7 @@ def test_a_page_is_what_the_lines_say(name):
 
 
 def test_a_placeholder_without_lines_is_named():
-    with pytest.raises(ValueError, match=r'\{\{value\("defaults".*none of \d+ lines has'):
+    with pytest.raises(ValueError, match=r'\{\{value\("defaults".*none of \d+ records has'):
         report.filled('{{value("defaults", "rmse", set="nowhere") | .3f}}')
 
 

@@ -92,7 +92,7 @@ def test_names_make_the_map():
     assert features.resolve("tanimoto", "tanimoto", 30, n_inputs=D, key=KEY).n_features == 30
     with pytest.raises(TypeError, match="need a Tanimoto kernel"):
         features.resolve("tanimoto", "rbf", n_inputs=D, key=KEY)
-    with pytest.raises(ValueError, match="n_features is 0"):
+    with pytest.raises(ValueError, match="n_features must be at least 1, but is 0"):
         features.TanimotoHashes.init(kernels.Tanimoto(), D, 0, key=KEY)
 
 
