@@ -6,6 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1] / "src")  # of the notebooks' processes
+os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "_static" / "matplotlibrc")
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress"  # tqdm, of notebooks without widgets
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most of a build is compiling
