@@ -16,7 +16,17 @@ from stochgp.version import __version__
 
 project, author, copyright = "stochgp", "The stochgp developers", "The stochgp developers"
 release = version = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_codeautolink", "api", "docstrings", "outside"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_codeautolink",
+    "api",
+    "docstrings",
+    "outside",
+    "pages",
+]
 exclude_patterns = ["_build", "_ext"]
 root_doc = "index"
 html_theme = "furo"

@@ -15,30 +15,30 @@ ESTIMATORS = [
 ]
 MODULES = {
     "data": "tables, files, columns, neighbours",
-    "distributions": "what is predicted of observations",
+    "distributions": "predictive distributions",
     "exceptions": "classes of errors and warnings",
     "inspection": "importance of inputs",
     "metrics": "scores of held-out rows",
     "plots": "pictures as matplotlib figures",
     "kernels": "covariance functions",
     "features": "feature maps",
-    "networks": "networks of one row",
-    "likelihoods": "observation models and noise models",
+    "networks": "networks that map one row",
+    "likelihoods": "likelihoods and noise models",
     "transforms": "increasing transforms of targets",
     "thompson": "Thompson sampling",
     "contrib.botorch": "fitted estimators as models of BoTorch",
-    "learners": "how parameters are learned",
+    "learners": "methods that learn parameters",
     "learning": "the loop of learning, and streams",
-    "solvers": "how linear systems are solved",
-    "models": "a model as one value",
+    "solvers": "solvers of linear systems",
+    "models": "models: prior, noise and approximation",
     "parameters": "bounded and frozen parameters",
     "objectives": "likelihoods and bounds",
-    "operators": "matrices that are never stored",
-    "posteriors": "posteriors as values",
-    "variational": "q(f) by inducing points and functions",
-    "priors": "functions of the prior",
+    "operators": "products with matrices that are never stored",
+    "posteriors": "posteriors of f",
+    "variational": "inducing points and functions: q(f)",
+    "priors": "functions drawn from the prior",
     "observations": "from f to an observation",
-    "results": "how runs end",
+    "results": "results of a run",
 }
 
 
@@ -80,7 +80,7 @@ def page(module: str, about: str) -> str:
     others = tuple(f"stochgp.{other}." for other in MODULES if other != module)
     own = [name for name in public(found) if not f"{getattr(found, name).__module__}.".startswith(others)]
     text = "\n".join(entry(module, name, getattr(found, name)) for name in own)
-    return f"# stochgp.{module}\n\n{about.capitalize()}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
+    return f"# stochgp.{module}\n\n{about[0].upper()}{about[1:]}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
 
 
 def write_pages(app: Any) -> None:
@@ -98,10 +98,12 @@ def write_pages(app: Any) -> None:
             pages[module] = page(module, about)
         except ImportError:
             pages[module] = (
-                f"# stochgp.{module}\n\n{about.capitalize()}. This site was built without what it needs: see the docstrings.\n"
+                f"# stochgp.{module}\n\n{about[0].upper()}{about[1:]}. This site was built without what it needs: see the docstrings.\n"
             )
+    rows = [f"| [stochgp.{name}](generated/{name}.md) | {about} |" for name, about in MODULES.items()]
+    pages["modules.txt"] = "\n".join(["| module | content |", "|---|---|", *rows, ""])
     for name, text in pages.items():
-        path = folder / f"{name}.md"
+        path = folder / (name if name.endswith(".txt") else f"{name}.md")
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 

@@ -178,7 +178,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
         Parameters
         ----------
-        X
+        X : array or table
             Input rows [N, D], with the columns of the training data.
         return_std, return_cov : bool
             Also return the standard deviation [N] or the covariance matrix [N, N]. Only one may be True.
@@ -199,12 +199,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         X = self._read(X)
         if return_cov:
             self._reserve(f"a covariance of {len(X)} rows", len(X), covariance=True)
-            mean = self._fitted.mean(X)
-            return mean, self._fitted.covariance(X, include_noise=include_noise)
+            return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
         self._reserve(f"predictions for {len(X)} rows", len(X))
-        if return_std:
-            return self._fitted.mean_and_std(X, include_noise=include_noise)
-        return self._fitted.mean(X)
+        fitted = self._fitted
+        return fitted.mean_and_std(X, include_noise=include_noise) if return_std else fitted.mean(X)
 
     def predict_distribution(self, X: Any) -> AbstractDistribution:
         """Return the predictive distribution of an observation at each row, noise included.
@@ -291,8 +289,7 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """Return the most probable class of each row."""
-        most_probable = np.argmax(self.predict_log_proba(X), axis=1)
-        return self.classes_[most_probable]
+        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -306,16 +303,21 @@ class GPEstimator(PosteriorEstimator):
         blocks of time are held out. "auto": "forecast" if dates or increasing columns give the time, and
         errors of successive rows are correlated. Otherwise "auto" means "interpolate".
     random_state : None, int, NumPy RandomState or Generator
-    standardize : bool, True scales inputs and real targets to mean 0 and standard deviation 1
+        The seed of all random numbers.
+    standardize : bool
+        Scale inputs and real targets to mean 0 and standard deviation 1 on the (weighted) training rows.
     missing : "auto", "refuse" or "keep"
         "auto": missing inputs are filled in, and rows without a target, or with a code such as −9999 as
         target, are dropped. "refuse": both are errors. "keep": like "auto", but codes count as targets.
-    dtype : "float32" or "float64", the dtype of rows, kernels and features
-    memory_limit : str such as "1GB", int (bytes) or None (half of the available memory)
+    dtype : "float32" or "float64"
+        The dtype of rows, kernels and features.
+    memory_limit : str, int or None
+        "1GB", a number of bytes, or None for half of the available memory.
         A call that would need more memory for the process raises MemoryLimitError.
     time_limit : float or None
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` describes how.
-    devices : None (one device), "all", or the number of devices (docs/methods/devices.md)
+    devices : None, "all" or int
+        None: one device. A number of devices, or all, share rows (docs/methods/devices.md).
     verbose : "auto", 0 or 1
         Progress on stderr. "auto": on a terminal or in a notebook after 3 s. 0: never. 1: always, with notes.
 
@@ -332,15 +334,11 @@ class GPEstimator(PosteriorEstimator):
     def __init_subclass__(cls, **given: Any) -> None:
         """Insert the shared parameters and attributes into the docstring of a subclass."""
         super().__init_subclass__(**given)
-        if cls.__doc__ is None or "{shared}" not in cls.__doc__:
-            return
-        parts = [
-            str(base.__doc__).partition("----------\n")[2].partition("Attributes\n    ----------\n")[::2]
-            for base in cls.__mro__[1:]
-            if issubclass(base, GPEstimator)
-        ]
-        for name, shared in zip(("{shared}", "{fitted}"), zip(*parts, strict=True), strict=True):
-            cls.__doc__ = cls.__doc__.replace(name, "\n    ".join(filter(None, map(str.strip, shared))))
+        bases = [str(base.__doc__) for base in cls.__mro__[1:] if issubclass(base, GPEstimator)]
+        parts = [t.partition("----------\n")[2].partition("Attributes\n    ----------\n") for t in bases]
+        for name, k in (("{shared}", 0), ("{fitted}", 2)):
+            shared = "\n    ".join(filter(None, (part[k].strip() for part in parts)))
+            cls.__doc__ = cls.__doc__ and cls.__doc__.replace(name, shared)
 
     def summary(self) -> str:
         """Describe data, model, noise, accuracy and notes of the fit in at most 20 lines."""

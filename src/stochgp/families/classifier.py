@@ -52,12 +52,12 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
 
     Parameters
     ----------
-    kernel
+    kernel : str or AbstractKernel
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear".
     n_inducing : int
         Number of inducing points; all rows if there are fewer.
-    learner
+    learner : str, AbstractLearner or None
         "svgp": mini-batches. "vgp": all rows in every step. "auto": "vgp" for two classes and at most 1,000
         rows, else "svgp". Or a learner of `stochgp.learners`.
     {shared}

@@ -74,17 +74,17 @@ class FeatureGPRegressor(FamilyRegressor):
 
     Parameters
     ----------
-    features
+    features : str or AbstractFeatureMap
         "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a column of
         SMILES), a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
-    kernel
+    kernel : str, AbstractKernel or None
         The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None is the
         linear kernel of its output, and a stationary kernel is approximated by Fourier features of it.
-    n_features
+    n_features : int or None
         Length of φ. None: 128 for "mlp", 32 for "attention", 1000 for random features, 512 for "nystrom".
-    learner
+    learner : str, AbstractLearner or None
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
-    likelihood
+    likelihood : str or AbstractLikelihood
         "gaussian": noise of constant variance. "student-t": a Student-t distribution of held-out errors, with
         input-dependent scale. "auto": "gaussian", unless "student-t" clearly predicts held-out rows better
         (docs/methods/row_noise.md). `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`: the

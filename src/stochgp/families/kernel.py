@@ -75,20 +75,20 @@ class KernelGPRegressor(FamilyRegressor):
 
     Parameters
     ----------
-    kernel
+    kernel : str or AbstractKernel
         A kernel of `stochgp.kernels`, or a name: "rbf", "matern12", "matern32", "matern52", "linear", … The
         inputs of a named kernel may be rotated (docs/methods/rotation.md). "tanimoto" is `kernels.Tanimoto()
         + kernels.Constant()`, for fingerprints or for a table with one column of SMILES.
-    likelihood
+    likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Also "gaussian", "student-t", or an object of
         `stochgp.likelihoods`. Learning starts at the σ² of `Gaussian(σ²)` or `StudentT(df, σ²)`, for
         standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` transforms the
         targets.
-    learner
+    learner : str, AbstractLearner or None
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`. None keeps the given hyperparameters.
-    solver
+    solver : str or AbstractSolver
         "cholesky", "cg", "sdd" or a solver of `stochgp.solvers`: the posterior uses all rows. "local":
         predictions use the training rows nearest to each new row. "auto": "local" above 100,000 rows.
     {shared}
@@ -139,16 +139,16 @@ class KernelGPRegressor(FamilyRegressor):
 
         Parameters
         ----------
-        X, y
+        X, y : array or table, array
             Arrays or a data frame: text columns are encoded and dates become numbers. For files, X is the
             path of a table or of a folder of tables, or a `data.FileSource`, and y is a column name.
-        sample_weight
+        sample_weight : array [N] or None
             Frequency weights ρ: a row has the noise variance σ²/ρ.
-        groups
+        groups : array [N] or None
             The group of each row, such as a day or a patient, as numbers or text. Whole groups are held out.
-        checkpoint
+        checkpoint : path or None
             A file with the state of the fit. After a crash, `fit` with the same data continues from it.
-        callback
+        callback : callable or None
             A function that is called with each new entry of `history_`. Learning ends, with the best state so
             far, if it returns True or after Ctrl-C.
         """

@@ -79,10 +79,10 @@ class SparseGPRegressor(FamilyRegressor):
 
     Parameters
     ----------
-    kernel
+    kernel : str or AbstractKernel
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear". "auto": RBF for "svdgp" and "ivsgpr", else Matérn 3/2.
-    learner
+    learner : str, AbstractLearner or None
         "svgp": mini-batches. "sgpr": the collapsed bound of all rows, with L-BFGS. "vgp": the bound for any
         likelihood at the optimal q(f) of all rows, with L-BFGS. "svdgp": many functions for the mean and few
         for the covariance. "ivsgpr": mirror ascent. "auto": "svgp", but for at most 1,000 rows "sgpr" with
@@ -90,12 +90,12 @@ class SparseGPRegressor(FamilyRegressor):
         "ivsgpr" add functions at new rows and can learn from a stream (`partial_fit`).
     n_inducing : int
         Number of inducing points; all rows if there are fewer.
-    n_inducing_mean
+    n_inducing_mean : int or None
         Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the mean is
         solved in closed form (docs/methods/sparse.md) at the inducing points and random rows. 0: only at the
         inducing points. None: up to 4,096, as rows and memory allow; for "svdgp" 8 per function of the
         covariance.
-    likelihood
+    likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Also "gaussian", "student-t", and for counts "poisson" and
         "negative-binomial"; or an object of `stochgp.likelihoods`. Likelihoods other than Gaussian noise need

@@ -70,7 +70,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     ----------
     ensemble : bool
         False: use only the member that predicts held-out rows best.
-    members
+    members : "auto", sequence of str or mapping
         "auto", a list of names, or {name: estimator}. Names are "smooth" (RBF), "rough" (Matérn 1/2) and
         "linear" (Bayesian regression on the inputs and a constant).
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices

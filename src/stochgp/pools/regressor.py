@@ -93,10 +93,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     ----------
     ensemble : bool
         False: use only the member that predicts held-out rows best.
-    members
+    members : "auto", sequence of str or mapping
         "auto", a list of names, or {name: estimator}. Names are "kernel", "kernel_and_line" (a kernel GP with
         a linear mean), "feature", "linear", "trees" and "sparse".
-    likelihood
+    likelihood : str or AbstractLikelihood
         "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
         "positive": models log y, so predictions are positive. "count": models log(y + ½), and predictions are
