@@ -17,16 +17,9 @@ from stochgp.version import __version__
 project, author, copyright = "stochgp", "The stochgp developers", "The stochgp developers"
 release = version = __version__
 extensions = [
-    "myst_nb",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_copybutton",
-    "sphinx_codeautolink",
-    "api",
-    "docstrings",
-    "outside",
-    "pages",
-]
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_codeautolink",
+    "api", "docstrings", "pages",
+]  # fmt: skip
 exclude_patterns = ["_build", "_ext"]
 root_doc = "index"
 html_theme = "furo"

@@ -6,40 +6,22 @@ from pathlib import Path
 from typing import Any
 
 ESTIMATORS = [
-    "GPRegressor",
-    "GPClassifier",
-    "KernelGPRegressor",
-    "FeatureGPRegressor",
-    "SparseGPRegressor",
-    "SparseGPClassifier",
-]
+    "GPRegressor", "GPClassifier", "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor", "SparseGPClassifier",
+]  # fmt: skip
 MODULES = {
-    "data": "tables, files, columns, neighbours",
-    "distributions": "predictive distributions",
-    "exceptions": "classes of errors and warnings",
-    "inspection": "importance of inputs",
-    "metrics": "scores of held-out rows",
-    "plots": "pictures as matplotlib figures",
-    "kernels": "covariance functions",
-    "features": "feature maps",
-    "networks": "networks that map one row",
-    "likelihoods": "likelihoods and noise models",
-    "transforms": "increasing transforms of targets",
-    "thompson": "Thompson sampling",
-    "contrib.botorch": "fitted estimators as models of BoTorch",
-    "learners": "methods that learn parameters",
-    "learning": "the loop of learning, and streams",
-    "solvers": "solvers of linear systems",
-    "models": "models: prior, noise and approximation",
-    "parameters": "bounded and frozen parameters",
-    "objectives": "likelihoods and bounds",
-    "operators": "products with matrices that are never stored",
-    "posteriors": "posteriors of f",
-    "variational": "inducing points and functions: q(f)",
-    "priors": "functions drawn from the prior",
-    "observations": "from f to an observation",
-    "results": "results of a run",
-}
+    "data": "tables, files, columns, neighbours", "distributions": "predictive distributions",
+    "exceptions": "classes of errors and warnings", "inspection": "importance of inputs",
+    "metrics": "scores of held-out rows", "plots": "pictures as matplotlib figures",
+    "kernels": "covariance functions", "features": "feature maps", "networks": "networks that map one row",
+    "likelihoods": "likelihoods and noise models", "transforms": "increasing transforms of targets",
+    "thompson": "Thompson sampling", "contrib.botorch": "fitted estimators as models of BoTorch",
+    "learners": "methods that learn parameters", "learning": "the loop of learning, and streams",
+    "solvers": "solvers of linear systems", "models": "models: prior, noise and approximation",
+    "parameters": "bounded and frozen parameters", "objectives": "likelihoods and bounds",
+    "operators": "products with matrices that are never stored", "posteriors": "posteriors of f",
+    "variational": "inducing points and functions: q(f)", "priors": "functions drawn from the prior",
+    "observations": "from f to an observation", "results": "results of a run",
+}  # fmt: skip
 
 
 def public(module: Any) -> list[str]:

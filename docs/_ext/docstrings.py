@@ -10,7 +10,7 @@ SECTION = re.compile(
     r"^(Parameters|Attributes|Returns|Raises|References|Examples|Notes|Warns)\n-{4,}$", re.MULTILINE
 )
 CODE = re.compile(r"(`[^`]*`)")
-PAGE = re.compile(r"docs/([\w/\\]+)\.md(#[\w-]+)?")
+PAGE = re.compile(r"docs/([\w/]+)\.md(#[\w-]+)?")
 ALIGNED = re.compile(r"\S {2,}\S")
 COLON = "\ue000"  # stands for one
 PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
@@ -18,15 +18,8 @@ PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
 
 def escaped(line: str) -> str:
     """`*`, `_`, `|` and backslashes outside of backticks as themselves, and `docs/name.md` as a link to that page."""
-    parts = [
-        part if part.startswith("`") else re.sub(r"([*_|\\])", r"\\\1", part) for part in CODE.split(line)
-    ]
-    return "".join(part if part.startswith("`") else PAGE.sub(page_link, part) for part in parts)
-
-
-def page_link(found: re.Match) -> str:
-    """Return a link to a page of the site, whose text is the page's title."""
-    return f":doc:`/{found[1]}`".replace("\\", "")
+    parts = CODE.split(PAGE.sub(r":doc:`/\1`", line))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_|\\])", r"\\\1", part) for part in parts)
 
 
 def as_paragraph(lines: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What every page gets: links from names in code to the API, sharp pictures in their size, and its notebook to download."""
+"""Finish each page: links of names in code, links to files, sizes of pictures, fields of docstrings, notebooks to download."""
 
 import re
 import shutil
@@ -7,64 +7,72 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.util.nodes import make_refnode
 
-NAME = re.compile(r"[A-Za-z_][\w.]*")
-ALONE = re.compile(r"([A-Za-z_][\w.]*)(\(.*\))?")
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+NAME = re.compile(r"([A-Za-z_][\w.]*)")
+MEMBERS = ("method", "attribute", "property")
 
 
-def index_of(app: Any, env: Any) -> None:
-    """Index the objects of the API by each ending of their names that one object alone has."""
-    app.known, objects = {}, env.domains["py"].objects
-    for name, entry in objects.items():
-        parts = name.split(".")
-        for k in range(
-            len(parts) - 1 if entry.objtype in ("method", "attribute", "property") else len(parts)
-        ):
-            app.known.setdefault(".".join(parts[k:]), set()).add(name)
-    app.known = {end: found.pop() for end, found in app.known.items() if len(found) == 1}
-    app.known |= {name: name for name in objects}
+def name_files(app: Any, page: str, source: list[str]) -> None:
+    """`[text](../../CONTRIBUTING.md)` becomes text (`CONTRIBUTING.md`); links that stay within docs/ are left alone."""
+    docs = Path(app.srcdir).resolve()
+    here = (docs / page).parent
+
+    def named(link: re.Match) -> str:
+        target = (here / link[2]).resolve()
+        if target.is_relative_to(docs):
+            return link[0]
+        path = str(target.relative_to(docs.parent))
+        return f"`{path}`" if link[1] == path else f"{link[1]} (`{path}`)"
+
+    source[0] = LINK.sub(named, source[0])
+
+
+def index_names(app: Any, env: Any) -> None:
+    """Index the objects of the API by each ending of their names that only one object has."""
+    found: dict[str, set[str]] = {}
+    for name, entry in env.domains["py"].objects.items():
+        for k in range(name.count(".") + (entry.objtype not in MEMBERS)):
+            found.setdefault(name.split(".", k)[-1], set()).add(name)
+    app.known = {end: min(names) for end, names in found.items() if len(names) == 1 or end in names}
 
 
 def link_names(app: Any, tree: Any, page: str) -> None:
-    """Make links of the names in code of texts: a name alone, or with a dot or a capital within an expression."""
+    """Link names in code to the API: a name or call alone, and within an expression names with a dot or a capital."""
     objects = app.env.domains["py"].objects
     for code in list(tree.findall(nodes.literal)):
-        text, around = code.astext(), [*parents(code)]
+        around = [code]
+        while around[-1].parent is not None:
+            around.append(around[-1].parent)
         if any(isinstance(node, nodes.title | nodes.reference) for node in around):
             continue
-        ids = [node[0]["ids"][0] for node in around if node.tagname == "desc" and node[0]["ids"]]
-        scopes = (
-            [".".join(ids[0].split(".")[:k]) for k in range(len(ids[0].split(".")), 1, -1)] if ids else []
-        )
-        alone, start, parts = ALONE.fullmatch(text), 0, []
-        for found in [alone] if alone else NAME.finditer(text):
-            name = found[1] if alone else found[0]
-            inside = [f"{scope}.{name}" for scope in scopes if f"{scope}.{name}" in objects]
-            full = inside[0] if inside else app.known.get(name)
-            if full is None or full in ids or not (alone or "." in name or name[0].isupper()):
+        own = next((n[0]["ids"][0] for n in around if isinstance(n, addnodes.desc) and n[0]["ids"]), "")
+        parts: list[Any] = NAME.split(code.astext())
+        is_alone = parts[0] == "" and parts[2:] and parts[2][:1] in ("", "(")
+        for k in range(1, len(parts), 2):
+            name = parts[k]
+            if not (k == 1 and is_alone) and "." not in name and not name[0].isupper():
                 continue
-            if objects[full].objtype == "module" and "." not in name:
-                continue
-            end = found.start() + len(name)
-            parts += [nodes.Text(text[start : found.start()])] if found.start() > start else []
-            target = objects[full]
-            parts.append(
-                make_refnode(app.builder, page, target.docname, target.node_id, nodes.Text(name), full)
-            )
-            start = end
-        if parts:
-            code[:] = [*parts, nodes.Text(text[start:])] if start < len(text) else parts
+            places = (f"{own}.{name}", f"{own.rpartition('.')[0]}.{name}", app.known.get(name))
+            full = next((place for place in places if place in objects), own)
+            if full != own and (objects[full].objtype != "module" or "." in name):
+                to, node_id = objects[full][:2]
+                parts[k] = make_refnode(app.builder, page, to, node_id, nodes.Text(name), full)
+        code[:] = [nodes.Text(part) if isinstance(part, str) else part for part in parts]
 
 
-def parents(node: Any) -> Any:
-    """Walk from a node to the root."""
-    while (node := node.parent) is not None:
-        yield node
-
-
-def size_pictures(app: Any, tree: Any, page: str) -> None:
-    """Show the pictures of notebooks, which have 200 pixels per inch, in half of their size."""
+def finish(app: Any, tree: Any, page: str) -> None:
+    """Show fields of docstrings as `name : type` with the description below, and pictures of notebooks in half of their pixels."""
+    for name in list(tree.findall(addnodes.literal_strong)):
+        line = name.parent
+        k = next((k for k, part in enumerate(line) if part == " -- "), len(line))
+        for i in range(k):
+            if line[i] in (" (", ")"):
+                line[i] = nodes.Text(" : " if line[i] == " (" else "")
+        if k < len(line):
+            line[k] = nodes.raw("", "<br>", format="html")
     for image in tree.findall(nodes.image):
         path = Path(app.srcdir) / image["uri"]
         if "jupyter_execute" in image["uri"] and path.suffix == ".png":
@@ -72,20 +80,20 @@ def size_pictures(app: Any, tree: Any, page: str) -> None:
 
 
 def offer_notebook(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """Put a link to the run notebook on its page."""
+    """Put a link to the executed notebook on its page."""
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
     if tree is not None and notebook.exists():
         copy = Path(app.outdir) / f"{page}.ipynb"
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(notebook, copy)
-        link = f'<a class="notebook" href="{notebook.name}" download>notebook (.ipynb)</a>'
-        context["body"] = link + context["body"]
+        context["body"] = f'<a class="notebook" href="{copy.name}" download>.ipynb</a>{context["body"]}'
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx asks for it."""
-    app.connect("env-updated", index_of)
+    app.connect("source-read", name_files)
+    app.connect("env-updated", index_names)
     app.connect("doctree-resolved", link_names)
-    app.connect("doctree-resolved", size_pictures)
+    app.connect("doctree-resolved", finish)
     app.connect("html-page-context", offer_notebook)
     return {"parallel_read_safe": True}
