@@ -42,6 +42,7 @@ smartquotes = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
-napoleon_use_rtype = False
+napoleon_use_rtype = napoleon_use_param = False
+toc_object_entries_show_parents = "hide"
 napoleon_custom_sections = [("Attributes", "params_style")]
 python_maximum_signature_line_length = 88

@@ -32,11 +32,11 @@ def name_files(app: Any, page: str, source: list[str]) -> None:
 
 def index_names(app: Any, env: Any) -> None:
     """Index the objects of the API by each ending of their names that only one object has."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, dict[str, str]] = {}
     for name, entry in env.domains["py"].objects.items():
         for k in range(name.count(".") + (entry.objtype not in MEMBERS)):
-            found.setdefault(name.split(".", k)[-1], set()).add(name)
-    app.known = {end: min(names) for end, names in found.items() if len(names) == 1 or end in names}
+            found.setdefault(name.split(".", k)[-1], {})[entry.node_id] = name
+    app.known = {end: min(names.values()) for end, names in found.items() if len(names) == 1}
 
 
 def link_names(app: Any, tree: Any, page: str) -> None:
@@ -56,8 +56,8 @@ def link_names(app: Any, tree: Any, page: str) -> None:
             if not (k == 1 and is_alone) and "." not in name and not name[0].isupper():
                 continue
             places = (f"{own}.{name}", f"{own.rpartition('.')[0]}.{name}", app.known.get(name))
-            full = next((place for place in places if place in objects), own)
-            if full != own and (objects[full].objtype != "module" or "." in name):
+            full = next((place for place in places if place in objects), None)
+            if full and objects[full].node_id != own and (objects[full].objtype != "module" or "." in name):
                 to, node_id = objects[full][:2]
                 parts[k] = make_refnode(app.builder, page, to, node_id, nodes.Text(name), full)
         code[:] = [nodes.Text(part) if isinstance(part, str) else part for part in parts]
@@ -65,14 +65,15 @@ def link_names(app: Any, tree: Any, page: str) -> None:
 
 def finish(app: Any, tree: Any, page: str) -> None:
     """Show fields of docstrings as `name : type` with the description below, and pictures of notebooks in half of their pixels."""
-    for name in list(tree.findall(addnodes.literal_strong)):
-        line = name.parent
-        k = next((k for k, part in enumerate(line) if part == " -- "), len(line))
-        for i in range(k):
-            if line[i] in (" (", ")"):
-                line[i] = nodes.Text(" : " if line[i] == " (" else "")
-        if k < len(line):
-            line[k] = nodes.raw("", "<br>", format="html")
+    for line in [line for field in tree.findall(nodes.field) for line in field.findall(nodes.paragraph)]:
+        if line and isinstance(line[0], nodes.strong | addnodes.literal_strong):
+            for k, said in enumerate(line):
+                text = str(said).lstrip(")") if isinstance(said, nodes.Text) else None
+                if text is not None and text.startswith(" -- "):
+                    line[k : k + 1] = [nodes.raw("", "<br>", format="html"), nodes.Text(text[4:])]
+                    break
+                if text in ("", " ("):
+                    line[k] = nodes.Text(text and " : ")
     for image in tree.findall(nodes.image):
         path = Path(app.srcdir) / image["uri"]
         if "jupyter_execute" in image["uri"] and path.suffix == ".png":

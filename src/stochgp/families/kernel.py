@@ -110,8 +110,8 @@ class KernelGPRegressor(FamilyRegressor):
     >>> from stochgp import KernelGPRegressor, kernels
     >>> X = np.linspace(0, 10, 200)[:, None]
     >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=200)
-    >>> model = KernelGPRegressor(kernels.RBF(1.0), random_state=0, time_order="interpolate").fit(X, y)
-    >>> mean, std = model.predict([[5.0], [50.0]], return_std=True)
+    >>> model = KernelGPRegressor(kernels.RBF(1.0), random_state=0, time_order="interpolate")
+    >>> mean, std = model.fit(X, y).predict([[5.0], [50.0]], return_std=True)
     >>> bool(std[0] < std[1])
     True
     """

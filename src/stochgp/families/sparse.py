@@ -118,8 +118,8 @@ class SparseGPRegressor(FamilyRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(0, 10, (500, 1))
     >>> counts = rng.poisson(np.exp(np.sin(X[:, 0])))
-    >>> model = SparseGPRegressor(likelihood="poisson", n_inducing=30, random_state=0).fit(X, counts)
-    >>> float(model.predict_distribution([[1.5]]).cdf(-1)[0])
+    >>> model = SparseGPRegressor(likelihood="poisson", n_inducing=30, random_state=0)
+    >>> float(model.fit(X, counts).predict_distribution([[1.5]]).cdf(-1)[0])
     0.0
     """
 
