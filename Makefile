@@ -18,8 +18,10 @@ ALL_READY := $(VENV)/.all-ready
 DOCS_READY := $(VENV)/.docs-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Tests that also run with all of JAX in 64 bits.
-EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py tests/features/test_contract.py
+# Tests that also run with all of JAX in 64 bits. The other tests of these two contracts set 64 bits themselves.
+EITHER_PRECISION := tests/test_parameters.py \
+	$(addprefix tests/kernels/test_contract.py::test_,diag_is_the_diagonal values_have_the_dtype_of_the_rows gradients_are_finite_on_repeated_rows) \
+	$(addprefix tests/features/test_contract.py::test_,rows_are_mapped_independently features_have_the_dtype_of_the_rows)
 
 # Tests of examples, experiments, benchmarks and pages. tests/test_wheel.py runs the code of the README.
 BESIDE := tests/benchmarks tests/examples tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py \

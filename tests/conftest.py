@@ -32,11 +32,15 @@ import lowering
 import psutil
 import pytest
 from costs import Costs
+from hypothesis.internal.conjecture import providers
 from sweeps import long_cells
 
 lowering.share_contexts()
 jax.config.update("jax_traceback_in_locations_limit", 0)  # not needed in programs
 
+# Hypothesis would search all loaded modules for constants, which takes seconds in each process.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 # The same examples in every run, on machines of any speed; STOCHGP_FUZZ sets a larger number.
 hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("stochgp")

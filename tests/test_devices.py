@@ -25,7 +25,8 @@ from stochgp.sharding import (
 )
 
 SCRIPT = Path(__file__).parent / "support" / "devices_worker.py"
-DEFAULT = "placing,moments,products,sums,parts,solves,refused,kept,bounds,sparse"
+DEFAULT = "placing,moments,products,solves,refused,bounds,sparse"
+MORE = "sums,parts,kept"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -112,9 +113,9 @@ def test_two_processes_see_the_same_and_what_process_0_decides():
 
 
 def test_sums_over_rows_are_those_of_one_device():
-    """Moments of 256, 100 and 5 rows in chunks of 20 on 1, 2 and 4 devices, and in two processes of two devices each."""
+    """Moments of 256 and 5 rows in chunks of 20 on 1, 2 and 4 devices, and in two processes of two devices each."""
     found = [process["moments"] for process in (alone(), *together_())]
-    assert [len(errors) for errors in found] == [9, 3, 3]
+    assert [len(errors) for errors in found] == [6, 2, 2]
     assert max(max(errors.values()) for errors in found) < 1e-14
 
 
@@ -140,13 +141,15 @@ def test_products_are_the_dense_ones():
     assert {name for name, found in distances.items() if len(found) != 1 or max(found) > 1e-12} == set()
 
 
+@pytest.mark.long
 def test_wide_products_are_summed_in_float64_on_every_device_and_between_them():
-    found = alone()["sums"]
+    found = alone(MORE)["sums"]
     assert max(found["float64"]) < 1e-6 and min(found["float32"]) > 1e-3
 
 
+@pytest.mark.long
 def test_parts_of_the_operator_are_those_of_one_device():
-    assert {name: far for name, far in alone()["parts"].items() if far > 1e-12} == {}
+    assert {name: far for name, far in alone(MORE)["parts"].items() if far > 1e-12} == {}
 
 
 def test_solves_go_the_same_way_as_on_one_device():
@@ -180,8 +183,9 @@ def test_shared_solves_predict_what_one_device_predicts(solver):
     assert found["converged"][0] == found["converged"][1] and found["on_one"]
 
 
+@pytest.mark.long
 def test_what_no_device_shares_has_the_bits_of_one():
-    found = alone()["kept"]
+    found = alone(MORE)["kept"]
     assert all(one["same"] and one["rest"] for one in found.values())
 
 

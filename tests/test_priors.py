@@ -122,17 +122,6 @@ def test_lengths_of_frequencies_are_stratified():
     assert np.var(beyond) < 0.25 * 200 * 0.05 * 0.95  # of independent ones: 200 · 0.05 · 0.95
 
 
-def test_rows_are_evaluated_in_blocks(monkeypatch, traced_afresh):
-    monkeypatch.setattr(priors, "BLOCK", 5)
-    kernel = kernels.RBF() + kernels.Linear() * kernels.Matern32() + kernels.Constant()
-    functions = prior_functions(kernel, D, 3, n_features=20, key=KEY)
-    draws = jax.tree.map(lambda leaf: leaf[0], functions.draws)
-    rows = jnp.asarray(np.random.default_rng(1).normal(size=(16, D)), jnp.float32)
-    expected = np.asarray(features(kernel, draws, rows)) @ np.asarray(functions.weights[0])
-    for n in (0, 5, 16):
-        np.testing.assert_allclose(functions(rows[:n]), expected[:n], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -192,3 +181,14 @@ def test_what_has_no_prior_functions_is_refused():
         prior_functions(kernels.RBF(), D, 1, n_features=1, key=KEY)
     with pytest.raises(ValueError, match=r"\[N, 3\]"):
         prior_functions(kernels.RBF(), D, 1, key=KEY)(X[:, :2])
+
+
+def test_rows_are_evaluated_in_blocks(monkeypatch, traced_afresh):
+    monkeypatch.setattr(priors, "BLOCK", 5)
+    kernel = kernels.RBF() + kernels.Linear() * kernels.Matern32() + kernels.Constant()
+    functions = prior_functions(kernel, D, 3, n_features=20, key=KEY)
+    draws = jax.tree.map(lambda leaf: leaf[0], functions.draws)
+    rows = jnp.asarray(np.random.default_rng(1).normal(size=(16, D)), jnp.float32)
+    expected = np.asarray(features(kernel, draws, rows)) @ np.asarray(functions.weights[0])
+    for n in (0, 5, 16):
+        np.testing.assert_allclose(functions(rows[:n]), expected[:n], rtol=1e-4, atol=1e-5)

@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
+from quick_members import QUICK as QUICK_MEMBERS
+from quick_members import member
 
 import stochgp
 from stochgp.cli import main
 from stochgp.cli.commands import parse_settings
+from stochgp.learners import SVGP
 
 QUICK = ["--model", "feature", "--set=features=linear"]
 
@@ -236,13 +239,18 @@ def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
     assert np.isfinite(found.nlml_) and not found.converged_
 
 
-def test_without_a_model_s_name_members_are_pooled_and_labels_are_classes(folder, tmp_path, capsys):
+def test_without_a_model_s_name_members_are_pooled_and_labels_are_classes(
+    folder, tmp_path, capsys, monkeypatch
+):
+    smooth = member(stochgp.SparseGPClassifier, "rbf", 8, learner=SVGP(steps=20, batch_size=64))
+    monkeypatch.setattr("stochgp.pools.regressor.REGRESSORS", QUICK_MEMBERS)
+    monkeypatch.setattr("stochgp.pools.classifier.CLASSIFIERS", {"smooth": smooth})
     arguments = ["fit", folder / "table.csv", "--out", tmp_path / "m", "--json", "--quiet"]
     code, out, err = run(capsys, *arguments, "--target", "late", "--set", "members=kernel")
     assert code == 2 and "members" in err
     code, out, err = run(capsys, *arguments, "--target", "late")
     assert code == 0 and set(json.loads(out)["members"]) <= {"kernel", "trees"}, err
     assert isinstance(stochgp.load(tmp_path / "m"), stochgp.GPRegressor)
-    code, out, err = run(capsys, *arguments, "--target", "kind", "--set", "time_limit=3")
+    code, out, err = run(capsys, *arguments, "--target", "kind")
     assert code == 0 and json.loads(out)["members"] == {"smooth": 1.0}, err
     assert list(stochgp.load(tmp_path / "m").classes_) == ["p", "q"]

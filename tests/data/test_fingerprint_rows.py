@@ -177,7 +177,8 @@ def test_feature_gps_of_fingerprints(kind, tmp_path):
     rows = np.concatenate([X, Z])
     if kind == "tanimoto":
         with jax.enable_x64(True):
-            Phi = np.asarray(model.features_(jax.numpy.asarray(model._fitted.encoder.transform(rows), float)))
+            of_rows = jax.numpy.asarray(model._fitted.encoder.transform(rows), float)
+            Phi = np.asarray(jax.jit(lambda rows: model.features_(rows))(of_rows))
         K = Phi @ Phi.T
     else:
         K = float(model.features_.kernel.variance) * loop(rows, rows)

@@ -247,7 +247,7 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
     """To the bit; and its plan says so, and what the other choice is."""
     X, y = table()
-    learner = LeaveOneOut(epochs=4, n_neighbours=8)
+    learner = LeaveOneOut(epochs=1, n_neighbours=8)
     of = lambda **more: KernelGPRegressor("matern12", learner=learner, random_state=0, **more)
     found, plain = of().fit(X, y), of(time_order="interpolate").fit(X, y)
     n = int(read(X, y).group.max()) + 1

@@ -92,9 +92,8 @@ def test_an_interrupted_partial_fit_changes_nothing(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         line.partial_fit(X + 3, Y)
     assert_unchanged(line, before)
-    stream = SparseGPRegressor(
-        learner=learners.SVDGP(epochs=1, mirror_rate=learners.InverseRoot(1.0, 1.0))
-    ).fit(X, Y)
+    rate = learners.InverseRoot(1.0, 1.0)
+    stream = SparseGPRegressor(learner=learners.IVSGPR(epochs=1, mirror_rate=rate)).fit(X, Y)
     before = dict(vars(stream))
     monkeypatch.setattr(sparse, "_learned", interrupt)  # the rows are read by then
     with pytest.raises(KeyboardInterrupt):

@@ -1,5 +1,7 @@
 """Sparse regressors with likelihoods other than constant Gaussian noise: units, laws of observations, draws, files, what is refused."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -25,24 +27,23 @@ HALF = slice(0, N // 2)
 NEW = X[N // 2 :]
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    of = lambda name: SparseGPRegressor(**QUICK, likelihood=name).fit(X[HALF], TARGETS[name][HALF])
-    return {name: of(name) for name in TARGETS}
+@functools.cache
+def fitted(name):
+    return SparseGPRegressor(**QUICK, likelihood=name).fit(X[HALF], TARGETS[name][HALF])
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_likelihood_that_made_the_rows_predicts_them_better_than_gaussian_noise(name, fitted):
+def test_the_likelihood_that_made_the_rows_predicts_them_better_than_gaussian_noise(name):
     y = TARGETS[name]
     gaussian = SparseGPRegressor(**QUICK).fit(X[HALF], y[HALF])
-    mine, other = (model.predict_distribution(NEW) for model in (fitted[name], gaussian))
+    mine, other = (model.predict_distribution(NEW) for model in (fitted(name), gaussian))
     assert metrics.nlpd(y[N // 2 :], mine) < metrics.nlpd(y[N // 2 :], other)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_observations_are_drawn_by_the_law_that_is_predicted(name, fitted):
+def test_observations_are_drawn_by_the_law_that_is_predicted(name):
     """Of whole functions and the noise on them, at single rows."""
-    model = fitted[name]
+    model = fitted(name)
     law = model.predict_distribution(NEW[:4])
     draws = model.sample_y(NEW[:4], S, include_noise=True)
     for level in (0.25, 0.75):
@@ -55,10 +56,10 @@ def test_observations_are_drawn_by_the_law_that_is_predicted(name, fitted):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_functions_have_the_mean_and_deviation_of_predict(name, fitted):
+def test_functions_have_the_mean_and_deviation_of_predict(name):
     """Of counts these are of e^f, whose moments are those of a lognormal distribution."""
-    draws = fitted[name].sample_functions(S)(NEW[:4])
-    mean, std = fitted[name].predict(NEW[:4], return_std=True)
+    draws = fitted(name).sample_functions(S)(NEW[:4])
+    mean, std = fitted(name).predict(NEW[:4], return_std=True)
     assert np.all(np.abs(draws.mean(axis=1) - mean) < 4.5 * draws.std(axis=1) / np.sqrt(S))
     kurtosis = scipy.stats.kurtosis(draws, axis=1)
     assert_allclose(draws.std(axis=1), std, rtol=4.5 * float(np.sqrt((kurtosis.max() + 2) / (4 * S))))
@@ -74,8 +75,8 @@ def test_counts_have_no_units_but_a_prior_mean():
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_file_and_a_summary_hold_the_likelihood(name, fitted, tmp_path):
-    model = fitted[name]
+def test_a_file_and_a_summary_hold_the_likelihood(name, tmp_path):
+    model = fitted(name)
     model.save(tmp_path / "model")
     loaded = stochgp.load(tmp_path / "model")
     assert_array_equal(loaded.predict_interval(NEW[:5]), model.predict_interval(NEW[:5]))

@@ -155,6 +155,7 @@ def test_other_likelihoods_of_hardly_any_rows_are_finite(likelihood):
     assert np.all(np.isfinite(law.logpdf(0.0))) and np.all(law.std > 0) and np.all(np.isfinite(law.mean))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:input column")
 def test_classes_of_equal_rows_have_probabilities():
     rows, _ = EDGES["equal points, a constant column"]

@@ -1,5 +1,6 @@
 """Feature GPs that take in rows piece by piece: the same posterior as in one pass, weights by age, merged models, files."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,9 @@ def first(request, tmp_path_factory):
     return path
 
 
+features = eqx.filter_jit(lambda of, Z: of(Z))  # one program is compiled sooner than one for each operation
+
+
 def dense(model, X, y, precision):
     """(mean, std) of f at NEW in float64, from N × N matrices: rows of these precisions, in units of 1/σ²."""
     fitted, variance = model._fitted, model._fitted.stream[1]
@@ -43,7 +47,7 @@ def dense(model, X, y, precision):
     def phi(Z):
         with jax.enable_x64(True):
             seen = jnp.asarray(fitted.inputs.transform(Z, fitted.dtype))
-            return np.asarray(fitted.posterior.features(seen), np.float64)
+            return np.asarray(features(fitted.posterior.features, seen), np.float64)
 
     z, s2 = fitted.targets.transform(y), fitted.observation.noise_variance
     A = variance * phi(X) @ phi(X).T + np.diag(s2 / precision)

@@ -77,9 +77,14 @@ def _values(kernel, rows):
     return kernel.matrix(rows, rows[2:]), pairs, kernel.diag(rows)
 
 
+@eqx.filter_jit
+def _matrix(kernel, rows):
+    return kernel.matrix(rows, rows)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sets_and_counts_match_a_double_loop(dtype):
-    bits, counts = draw_bits(9), draw_counts(8)
+    bits, counts = draw_bits(9), draw_counts(9)
     with jax.enable_x64(True):
         for X, rows, are_packed in (
             (bits, packed(bits).astype(dtype), True),
@@ -102,9 +107,7 @@ def test_two_rows_without_anything_are_equal():
     with jax.enable_x64(True):
         bits = np.concatenate([np.zeros((3, D), bool), draw_bits(20, 3)])
         for X, are_packed in ((packed(bits), True), (bits, False)):
-            K = np.asarray(
-                kernels.Tanimoto(packed=are_packed).matrix(jnp.asarray(X, float), jnp.asarray(X, float))
-            )
+            K = np.asarray(_matrix(kernels.Tanimoto(packed=are_packed), jnp.asarray(X, float)))
             np.testing.assert_array_equal(K[:3, :4], 1.0)
             np.testing.assert_array_equal(K[:3, 4:], 0.0)
             assert np.linalg.eigvalsh(K).min() > -1e-12
@@ -154,7 +157,7 @@ def test_nearest_rows_are_those_of_the_highest_similarity(columns, monkeypatch):
     bits, points = draw_bits(60, share=0.05), draw_bits(11, seed=1, share=0.05)
     index = Neighbours(packed(bits), kernels.Tanimoto(1.7, packed=True))
     wanted = np.argsort(-loop(points, bits), axis=1, kind="stable")
-    for k in (1, 5, 60):
+    for k in (1, 60):
         found = index.query(packed(points), k)
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, wanted[:, :k])
@@ -174,7 +177,7 @@ def test_a_sum_with_tanimoto_compares_the_whole_kernel():
     counts = np.maximum(draw_counts(40), 0)
     kernel = kernels.Tanimoto(0.5, active_dims=range(50)) + kernels.RBF(5.0, active_dims=range(50, D))
     with jax.enable_x64(True):
-        K = np.asarray(kernel.matrix(jnp.asarray(counts), jnp.asarray(counts)))
+        K = np.asarray(_matrix(kernel, jnp.asarray(counts)))
     assert not kernel.has_places and not (kernels.Linear() * kernels.Tanimoto()).has_places
     found = Neighbours(counts, kernel).query(counts[:5], 6)
     np.testing.assert_array_equal(found, np.argsort(-K.astype(np.float32), axis=1, kind="stable")[:5, :6])

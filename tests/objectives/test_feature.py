@@ -105,15 +105,6 @@ def test_gradient_of_rows_is_the_dense_one(n, M):
     assert_close(dense, by_differences, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [12, 14])  # whole chunks, and one left over
-def test_chunks_change_nothing(n, monkeypatch, traced_afresh):
-    toy, gp, theta = _problem(n, 5)
-    monkeypatch.setattr("stochgp.objectives.feature.chunk_rows", lambda n_features: 4)
-    value, gradient = _value_and_gradient(gp, rows_of(toy))
-    assert_close(value, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
-    assert_close(gradient, Theta(*(part / (2 * n) for part in full_gradient(theta, toy))))
-
-
 @sizes
 def test_derivatives_by_the_variances(n, M):
     toy, gp, _ = _problem(n, M)
@@ -181,3 +172,12 @@ def test_refit_stops_at_the_floor():
     exact = toy._replace(y=np.tanh(toy.X @ np.asarray(gp.features.W)) @ np.ones(6))  # no noise at all
     _, s2 = refit(_spectrum(gp, exact), 1.0, 0.5, noise_range=(0.01, 10.0))
     np.testing.assert_allclose(s2, 0.01, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [12, 14])  # whole chunks, and one left over
+def test_chunks_change_nothing(n, monkeypatch, traced_afresh):
+    toy, gp, theta = _problem(n, 5)
+    monkeypatch.setattr("stochgp.objectives.feature.chunk_rows", lambda n_features: 4)
+    value, gradient = _value_and_gradient(gp, rows_of(toy))
+    assert_close(value, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
+    assert_close(gradient, Theta(*(part / (2 * n) for part in full_gradient(theta, toy))))

@@ -96,9 +96,13 @@ def variational():
     points = InducingPoints.of(jnp.asarray(X), jitter=1e-12)
     gp = SparseGP(kernel(), points, known_noise(NOISE))
     rows = Data(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
-    process = gp.process()
-    best = optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X)))
-    return VariationalPosterior.of(SparseGP(gp.kernel, points.at(*best.gaussian()), gp.noise), D)
+
+    @eqx.filter_jit  # one program is compiled sooner than one for each operation
+    def best(gp, rows):
+        process = gp.process()
+        return optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X))).gaussian()
+
+    return VariationalPosterior.of(SparseGP(gp.kernel, points.at(*best(gp, rows)), gp.noise), D)
 
 
 def decoupled():
@@ -195,7 +199,7 @@ def test_functions_have_the_posterior_mean_and_variance(name):
     posterior, S = made(name), 256
     functions = posterior.functions(S, key=jax.random.key(3))
     assert functions.n_samples == S
-    values = np.asarray(functions(jnp.asarray(NEAR)))
+    values = np.asarray(jax.jit(lambda X: functions(X))(jnp.asarray(NEAR)))
     mean, variance = moments(posterior, NEAR)
     assert values.shape == (len(NEAR), S)
     assert np.all(np.abs(values.mean(axis=1) - mean) < 4 * np.sqrt(values.var(axis=1) / S))

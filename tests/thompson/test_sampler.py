@@ -182,6 +182,12 @@ def test_hyperparameters_are_learned_anew_when_rows_have_doubled():
     assert found.ask().shape == (2, 2)
 
 
+@pytest.fixture(scope="module")
+def asked():
+    found = told()
+    return found, found.ask()
+
+
 @pytest.mark.parametrize(
     ("X", "y", "words"),
     [
@@ -198,9 +204,8 @@ def test_hyperparameters_are_learned_anew_when_rows_have_doubled():
         ),
     ],
 )
-def test_bad_observations_are_refused_and_nothing_changes(X, y, words):
-    found = told()
-    before = found.ask()
+def test_bad_observations_are_refused_and_nothing_changes(X, y, words, asked):
+    found, before = asked
     with pytest.raises(ValueError, match=words):
         found.tell(X, y)
     assert_array_equal(found.ask(), before)
