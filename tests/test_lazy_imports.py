@@ -46,7 +46,9 @@ def test_versions_for_reports_name_installed_packages_without_loading_them():
 
 
 def test_a_room_loads_only_what_it_needs():
-    modules, _ = modules_after("from stochgp import features; from stochgp.data import TableEncoder, read_table")
+    modules, _ = modules_after(
+        "from stochgp import features; from stochgp.data import TableEncoder, read_table"
+    )
     assert "jax" in modules
     assert modules.isdisjoint({"sklearn", "pandas", "matplotlib", "scipy.stats", "scipy.spatial"})
 

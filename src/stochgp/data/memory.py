@@ -28,7 +28,7 @@ class Source:
 
     size: int
     count: float  # sum of the frequency weights
-    mesh: Mesh | None = None  # devices that share passes over the rows
+    mesh: Mesh | None = None  # shares passes over the rows
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """Yield all rows on the device in blocks of at most `size`, padded with rows of weight 0."""
@@ -48,7 +48,7 @@ class MemorySource(Source):
 
     X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group`
     has the group number of each row (None = each row is a group). `inputs` and `targets` standardise the
-    rows, if they are not None. The model receives rows with `dtype`. The devices of `mesh` share passes.
+    rows, if they are not None. The model receives rows with `dtype`. `mesh` shares passes.
     """
 
     def __init__(

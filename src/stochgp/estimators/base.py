@@ -317,7 +317,7 @@ class GPEstimator(PosteriorEstimator):
     time_limit : float or None
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` describes how.
     devices : None, "all" or int
-        None: one device. A number of devices, or all, share rows (docs/methods/devices.md).
+        None: one. "all" or a number: they share the rows (docs/methods/scale.md).
     verbose : "auto", 0 or 1
         Progress on stderr. "auto": on a terminal or in a notebook after 3 s. 0: never. 1: always, with notes.
 

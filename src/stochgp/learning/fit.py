@@ -95,7 +95,7 @@ def place(
     need = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     need += learner.peak_bytes(gp, n_rows, n_inputs)
     need += learner.evaluator_for(gp).peak_bytes(gp, n_rows, n_inputs)
-    if mesh is not None and isinstance(gp, FeatureGP):  # sums and rows of all devices, in one memory
+    if mesh is not None and isinstance(gp, FeatureGP):  # gather sums and rows in one memory
         M = gp.n_features
         need += mesh.size * 8 * (3 * M**2 + 2 * chunk_rows(M) * (n_inputs + 2))
     rows = 2 * n_rows * itemsize * (n_inputs + 2)

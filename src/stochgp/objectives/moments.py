@@ -77,7 +77,7 @@ def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
     """Return the sum over chunks of of_rows(gp, chunk, *more), with memory for one chunk.
 
-    If the rows of a chunk are on several devices, each device sums its own rows.
+    If a mesh shares the rows of a chunk, each device sums its own rows.
     """
     chunks = iter(chunks)
     first = next(chunks)
@@ -100,7 +100,7 @@ _of_chunk, _of_few = eqx.filter_jit(_sums), quick_jit(_sums)
 
 @eqx.filter_jit
 def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, mesh: Mesh) -> T:
-    """Return the sums over the rows of each device, in an array with a first axis of devices."""
+    """Return the sums over the rows of each device, stacked along a first axis."""
     dynamic, static = eqx.partition(given, eqx.is_array)
 
     def own(dynamic: tuple[Any, ...], rows: Data) -> T:
@@ -113,7 +113,7 @@ def _of_shards(of_rows: Callable[..., T], given: tuple[Any, ...], rows: Data, me
 
 @eqx.filter_jit
 def _over_shards(sums: T, mesh: Mesh) -> T:
-    """Return the total of the sums of all devices, on each device."""
+    """Return the total of the stacked sums, on each device."""
     total = lambda parts: jax.lax.psum(jax.tree.map(lambda part: part[0], parts), AXIS)
     return jax.shard_map(total, mesh=mesh, in_specs=SPREAD, out_specs=WHOLE)(sums)
 

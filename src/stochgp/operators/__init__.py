@@ -1,4 +1,4 @@
-"""The matrix K + Σ as products with blocks of its rows, on one or several devices."""
+"""The matrix K + Σ as products with blocks of its rows."""
 
 from .kernel import BLOCK, KernelOperator
 

@@ -1,6 +1,6 @@
 """The matrix K + Σ as products with blocks of its rows, computed tile by tile.
 
-With a mesh of devices, arrays [P, ...] are divided by rows.
+With a mesh, arrays [P, ...] are divided by rows.
 """
 
 import dataclasses

@@ -61,7 +61,7 @@ class CG(AbstractIterativeSolver):
     check_every : int
         Steps between measurements of the residual.
     neighbours : int or None
-        Neighbours of each row; None = 24 for more than 3,000 rows, else 0. It is 0 on several devices.
+        Neighbours of each row; None = 24 for more than 3,000 rows, else 0. It is 0 with a mesh.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual
