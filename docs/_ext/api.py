@@ -62,7 +62,7 @@ def page(module: str, about: str) -> str:
     others = tuple(f"stochgp.{other}." for other in MODULES if other != module)
     own = [name for name in public(found) if not f"{getattr(found, name).__module__}.".startswith(others)]
     text = "\n".join(entry(module, name, getattr(found, name)) for name in own)
-    return f"# stochgp.{module}\n\n{about[0].upper()}{about[1:]}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
+    return f"# stochgp.{module}\n\n{about[:1].upper()}{about[1:]}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
 
 
 def write_pages(app: Any) -> None:
@@ -80,7 +80,7 @@ def write_pages(app: Any) -> None:
             pages[module] = page(module, about)
         except ImportError:
             pages[module] = (
-                f"# stochgp.{module}\n\n{about[0].upper()}{about[1:]}. This site was built without what it needs: see the docstrings.\n"
+                f"# stochgp.{module}\n\n{about[:1].upper()}{about[1:]}. This site was built without what it needs: see the docstrings.\n"
             )
     rows = [f"| [stochgp.{name}](generated/{name}.md) | {about} |" for name, about in MODULES.items()]
     pages["modules.txt"] = "\n".join(["| module | content |", "|---|---|", *rows, ""])

@@ -301,7 +301,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             SparseGPRegressor(likelihood=likelihoods.Warped("auto", "log")),
             tmp_path / "half.parquet",
             "y",
-            f"positive targets .* at data row {first}",
+            f"positive targets.* at data row {first}",
         ),
         (
             SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")),

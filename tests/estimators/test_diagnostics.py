@@ -80,7 +80,7 @@ def test_few_groups_give_way_to_cells_of_near_rows():
 
 def test_intervals_that_hold_too_few_rows_are_said():
     inside = np.where(np.arange(N) < 0.79 * N, 1.0, 0.0)
-    assert caution((ONES, 0 * ONES, inside)).startswith("79% of rows lie within their 95% intervals")
+    assert caution((ONES, 0 * ONES, inside)).startswith("only 79% of rows lie within their 95% intervals")
     assert caution((ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0))) == ""
 
 

@@ -50,7 +50,7 @@ def test_a_full_disk_at_a_checkpoint_is_warned_of_and_the_fit_goes_on(tmp_path, 
 
     expected = linear(learner=learners.BSGD(epochs=1)).fit(X, Y).predict(X)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(UserWarning, match="cannot be written .No space left on device.; the fit goes on"):
+    with pytest.warns(UserWarning, match="cannot be written .No space left on device.; the fit continues"):
         found = linear(learner=learners.BSGD(epochs=1)).fit(X, Y, checkpoint=tmp_path / "run")
     np.testing.assert_array_equal(found.predict(X), expected)
     assert os.listdir(tmp_path) == []

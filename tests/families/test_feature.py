@@ -73,7 +73,7 @@ def test_the_three_uncertainties_agree(fitted):
     added = model.predict(X, return_cov=True, include_noise=True)[1] - model.predict(X, return_cov=True)[1]
     assert_allclose(added, model.noise_variance_ * np.eye(len(X)), atol=1e-9)
     assert std.min() > 0
-    with pytest.raises(ValueError, match="exclude"):
+    with pytest.raises(ValueError, match="cannot both be True"):
         model.predict(X, return_std=True, return_cov=True)
 
 

@@ -95,7 +95,7 @@ def test_a_student_t_needs_rows_that_are_held_out():
 
 def test_other_values_are_refused():
     for name in ("negative-binomial", "poisson"):
-        with pytest.raises(ValueError, match=f"likelihood '{name}' is of SparseGPRegressor"):
+        with pytest.raises(ValueError, match=f"only SparseGPRegressor accepts likelihood='{name}'"):
             fitted(likelihood=name)
     with pytest.raises(TypeError, match="for classes, use SparseGPClassifier"):
         fitted(likelihood=Bernoulli())

@@ -339,7 +339,7 @@ def test_bad_values_are_named_with_their_place(fitted):
         strict.fit(bad, y)
     with pytest.raises(ValueError, match="NaN at row 5, column 2"):
         strict.fit(X, y).predict(bad)
-    with pytest.raises(ValueError, match="exclude"):
+    with pytest.raises(ValueError, match="cannot both be True"):
         fitted.predict(X_NEW, return_std=True, return_cov=True)
 
 

@@ -45,7 +45,7 @@ def test_the_fewest_neighbours_that_lose_little_are_taken(lengthscale, wanted):
     rows = np.random.default_rng(0).permutation(400)[:n_rows]
     of_all = loss_of(256, lengthscale, rows)
     lost = {n: loss_of(n, lengthscale, rows) - of_all for n in (64, 128)}
-    told = {int(n): float(nats) for n, nats in re.findall(r"(\d+) lose (-?[\d.]+)", chosen["why"])}
+    told = {int(n): float(nats) for n, nats in re.findall(r"(\d+): (-?[\d.]+)", chosen["why"])}
     assert told == pytest.approx({n: lost[n] for n in told}, abs=1e-4) and 64 in told
     assert chosen["choice"] == wanted == next((n for n in (64, 128) if lost[n] <= 0.004), 256)
 

@@ -68,5 +68,8 @@ def test_a_learner_that_cannot_take_it_says_which_can(Laplace):
 
 
 def test_a_name_of_another_family_is_told():
-    with pytest.raises(ValueError, match="'poisson' is of SparseGPRegressor; KernelGPRegressor has 'auto'"):
+    with pytest.raises(
+        ValueError,
+        match="only SparseGPRegressor accepts likelihood='poisson'; KernelGPRegressor accepts 'auto'",
+    ):
         KernelGPRegressor(likelihood="poisson").fit(X[:30], Y[:30])

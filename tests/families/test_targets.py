@@ -65,7 +65,7 @@ def test_without_noise_the_spread_is_smaller_and_draws_are_of_the_transform(posi
     draws, logs = (model.sample_y(X_NEW, 3, random_state=4) for model in (positive, of_logs))
     assert_allclose(draws, np.exp(logs), rtol=1e-6)
     assert np.all(positive.sample_y(X_NEW, 5, include_noise=True) > 0)
-    with pytest.raises(ValueError, match="no covariance"):
+    with pytest.raises(ValueError, match="return_cov is not available"):
         positive.predict(X_NEW, return_cov=True)
 
 

@@ -136,7 +136,7 @@ def test_rows_outside_that_are_taken_in_are_learned_from(fitted, tmp_path):
     far = rows[:1]
     assert_array_equal(later.predict(far, return_std=True), model.predict(far, return_std=True))
     before = later.predict(far, return_std=True)[1][0]
-    with pytest.warns(ConvergenceWarning, match="far from the first ones"):
+    with pytest.warns(ConvergenceWarning, match="far from the first rows"):
         later.partial_fit(rows, np.full(20, 60.0))
     mean, std = later.predict(far, return_std=True)
     assert std[0] < before / 3 and abs(mean[0] - 60) < 3 * std[0] + 1

@@ -99,7 +99,7 @@ def test_a_pool_takes_a_hurdle_model_if_held_out_rows_prefer_it(tmp_path):
 
 def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
     monkeypatch.setattr(targets, "MIN_GAIN_OF_HURDLE", 10.0)
-    found = GPRegressor(**SETTINGS).fit(X[:300], Y[:300])
+    found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
     role = found._divide(Data(X, Y), False, regressor.FitContext(found))[1]
@@ -142,6 +142,6 @@ def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
 
 
 def test_positive_targets_may_have_a_point_mass_at_0():
-    found = GPRegressor(point_mass=0.0, target="positive", random_state=0).fit(X[:300], Y[:300])
+    found = GPRegressor(point_mass=0.0, target="positive", random_state=0).fit(X, Y)
     assert found.predict_interval(NEW, 0.999).min() == 0
     assert isinstance(found.predict_distribution(NEW).parts[0], PointMass)

@@ -278,7 +278,7 @@ def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
 
 
 def test_a_likelihood_that_kernel_gps_do_not_take_is_refused():
-    with pytest.raises(ValueError, match="is of SparseGPRegressor"):
+    with pytest.raises(ValueError, match="only SparseGPRegressor accepts"):
         GPRegressor(likelihood="poisson").fit(X, Y)
     with pytest.raises(ValueError, match="likelihood"):
         GPRegressor(likelihood="gausian").fit(X, Y)
