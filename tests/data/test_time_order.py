@@ -166,7 +166,7 @@ def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_j
     rows, y = np.column_stack([X, day]), 0.2 * day + noise
     assert not depends(dependence(rows, y, np.arange(N, dtype=float))[0])
     group, plan = grouped(rows, y, "either")
-    assert group is not None and "nats worse than from rows" in plan["time_order"]["why"]
+    assert group is not None and "earlier rows predict the last rows worse" in plan["time_order"]["why"]
     assert grouped(rows, noise, "either")[0] is None
 
 
@@ -269,7 +269,7 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
 def test_a_forecast_that_auto_takes_is_said_as_a_warning():
     X, y = table()
     with pytest.warns(
-        UserWarning, match=r"as a 'forecast': rows are sorted by 'when': errors of successive rows"
+        UserWarning, match=r"as a 'forecast': rows are sorted by 'when': prediction errors of successive"
     ):
         assert read(X, y).group is not None
     with pytest.warns(

@@ -1,4 +1,4 @@
-"""Rows in files: reading in blocks, random splits by hashes, and random samples."""
+"""Rows in files: reading in blocks, random splits and random samples."""
 
 import contextlib
 import os
@@ -51,10 +51,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """Rows in files, which are read at each pass. Create it with `FileSource.of`.
+    """A source of rows that each pass reads from files. Create it with `FileSource.of`.
 
     Files are read in order of their names, in blocks of at most 65,536 rows. The first rows of a text file
-    define column types. If later rows need a wider type, reading raises TooNarrowError; then set `types`.
+    define the types of its columns. If a later row does not fit, `fit` starts again with a wider type.
 
     Parameters
     ----------
@@ -62,12 +62,12 @@ class FileSource(Source):
         A .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .feather file, or a folder. All files in a folder must
         have the same type and the same columns.
     columns, types : tuple of str, mapping of str to Arrow types
-        The columns to read (None = all); types of columns in text files, instead of the detected types.
+        `columns` are the columns to read (None = all). `types` replaces detected types of text columns.
     part : (float, int, bool), optional
-        Share of held-out rows, seed of the split, and True to read the held-out rows; None = all rows.
+        Share of held-out rows, seed, and True to read the held-out or False the other rows. None = all rows.
     weight, split_by : str, tuple of str
-        The column of frequency weights, which is not an input; columns that define groups, such as patients.
-        Splits keep groups together. The columns of groups are inputs, unless `columns` excludes them.
+        `weight` is the column of frequency weights; it is not an input. `split_by` names the columns that
+        define groups. Splits keep groups together. These columns are inputs, unless `columns` excludes them.
     target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
         Set by `fit`.
     """
@@ -101,7 +101,7 @@ class FileSource(Source):
         return source
 
     def only(self, columns: tuple[str, ...]) -> "FileSource":
-        """Return the source with fewer columns; raise ValueError if the first file lacks one."""
+        """Return the source with only these columns; raise ValueError if the first file lacks any."""
         next(tables_of(files_of(self.path)[0], columns))
         return replace(self, columns=columns)
 
@@ -111,13 +111,13 @@ class FileSource(Source):
         return self.split_by if self.weight is None else (self.weight, *self.split_by)
 
     def inputs(self, table: pa.Table) -> list[str]:
-        """Return the names of the columns in a block that are inputs."""
+        """Return the names of the input columns of a block."""
         wanted = table.column_names if self.columns is None else self.columns
         others = (self.target, self.weight)
         return [name for name in table.column_names if name in wanted and name not in others]
 
     def divided(self, fraction: float, seed: int) -> tuple["FileSource", "FileSource"]:
-        """Return the sources of training and held-out rows, a random split by hashes."""
+        """Split the rows at random, using hashes; return the training and held-out sources."""
         if not 0.0 < fraction < 1.0:
             raise ValueError(f"the test fraction must be between 0 and 1, but is {fraction!r}")
         return replace(self, part=(fraction, seed, False)), replace(self, part=(fraction, seed, True))
@@ -149,7 +149,7 @@ class FileSource(Source):
         return self.kind == "real" or self.transform is not None
 
     def read(self) -> Iterator[Data]:
-        """Yield blocks of rows with positive weight, with hashes of `split_by` columns as groups."""
+        """Yield blocks of rows with positive weight; the groups are hashes of `split_by` columns."""
         for block in with_targets(self, self.target, self.encoder.missing):
             with block.placing():
                 rows = self.numbers(block.table)
@@ -206,7 +206,7 @@ class FileSource(Source):
 def with_targets(
     blocks: Iterable[Block], target: str, missing: str, dropped: list[int] | None = None
 ) -> Iterator[Block]:
-    """Remove rows with a missing, infinite or huge target, or raise TableError with "refuse"."""
+    """Remove rows whose target is missing, infinite or huge; "refuse" raises TableError."""
     for block in blocks:
         bad = np.zeros(block.table.num_rows, bool)
         if target in block.table.column_names:
@@ -227,7 +227,7 @@ def with_targets(
 def row_hashes(
     table: pa.Table, names: Sequence[str], seed: int = 0, allow_missing: bool = False
 ) -> np.ndarray:
-    """Return 64-bit hashes of rows in some columns (SplitMix64; Steele, Lea and Flood 2014)."""
+    """Hash the columns `names` of each row (SplitMix64; Steele, Lea and Flood 2014)."""
     found = mixed(np.full(table.num_rows, seed, np.uint64))
     for name in names:
         series = nw.from_native(table[name], series_only=True)
@@ -254,7 +254,7 @@ def mixed(x: UInt64[np.ndarray, "*N"]) -> UInt64[np.ndarray, "*N"]:
 def open_files(
     source: FileSource, *, missing: str, seed: int, n_sample: Callable[[int], int]
 ) -> tuple[FileSource, Data, int]:
-    """Return a source with encoder and summary, a sample, and the number of removed rows."""
+    """Add encoder and summary to a source; return it, a sample and the count of removed rows."""
     most = n_sample(len(column_names(source.path)))
     while True:
         try:
@@ -281,7 +281,7 @@ def open_files(
 def _sampled(
     source: FileSource, missing: str, seed: int, most: int
 ) -> tuple[FileSource, np.ndarray, pa.Table, int]:
-    """Return the source with size and labels, a sample with its hashes, and a row count."""
+    """Add size and labels to a source; return it, a sample with hashes and n_dropped."""
     parts: list[tuple[np.ndarray, pa.Table]] = []
     dropped, size, largest, target = list[int](), 0, np.uint64(2**64 - 1), source.target
     for block in with_targets(source, target, missing, dropped):
@@ -304,7 +304,7 @@ def _sampled(
 
 
 def _smallest(parts: list[tuple[np.ndarray, pa.Table]], most: int) -> tuple[np.ndarray, pa.Table]:
-    """Keep the rows with the smallest hashes; raise TooNarrowError if types of parts differ."""
+    """Keep the rows with the smallest hashes; raise TooNarrowError if column types differ."""
     hashes = np.concatenate([part for part, _ in parts])
     kept = np.sort(np.argsort(hashes, kind="stable")[:most])
     try:

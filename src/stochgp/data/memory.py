@@ -28,7 +28,7 @@ class Source:
 
     size: int
     count: float  # sum of the frequency weights
-    mesh: Mesh | None = None  # shares passes over the rows
+    mesh: Mesh | None = None  # devices that share each pass over the rows
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """Yield all rows on the device in blocks of at most `size`, padded with rows of weight 0."""
@@ -44,11 +44,11 @@ class Source:
 
 
 class MemorySource(Source):
-    """N rows in memory: on the device, or on the host and standardised in blocks.
+    """A source of N rows in memory, on the device or on the host.
 
     X [N, D], y [N] (None = no targets) and frequency weights [N] (None = 1) may be memory-mapped. `group`
-    has the group number of each row (None = each row is a group). `inputs` and `targets` standardise the
-    rows, if they are not None. The model receives rows with `dtype`. `mesh` shares passes.
+    contains the group number of each row (None = each row is a group). `inputs` and `targets` are
+    standardisers (None = no change). The model receives rows in `dtype`. Devices of `mesh` share each pass.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MemorySource(Source):
                 for result, value in zip(results, values, strict=True):
                     if (bad := first_not_finite(value)) is not None:
                         what = f"the prediction of row {start + bad[0] + 1} is not a finite number"
-                        size = f"its largest standardised input is {np.abs(part[bad[0]]).max():g}"
+                        size = f"its largest absolute input is {np.abs(part[bad[0]]).max():g}"
                         raise ValueError(f"{what}: the row is too far from the training rows ({size})")
                     result[start : start + len(part)] = value
         for result in results:
@@ -134,7 +134,7 @@ class MemorySource(Source):
         return Data(*[np.asarray(part, self.dtype).astype(dtype, copy=False) for part in (X, y, weight)])
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Data:
-        """Return the rows at `indices`, an array of any shape, on the device."""
+        """Return the rows at `indices` (an array of any shape) on the device."""
         if self.on_device and jax.default_backend() != "cpu":
             numbers = indices if self.indices is None else self.indices[indices]
             return _gather(self._rows, np.asarray(numbers, np.int32))
@@ -161,7 +161,7 @@ def padded(rows: Data, size: int, dtype: Any) -> Data:
 
 
 def padded_size(n: int) -> int:
-    """Round n ≤ 16,384 up to one of few sizes, so that few sizes need compiling."""
+    """Round n ≤ 16,384 up to one of a few sizes, so that JAX compiles few programs."""
     if n > LARGEST_PADDED:
         return n
     step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
@@ -171,7 +171,7 @@ def padded_size(n: int) -> int:
 def shuffled_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return batches of successive steps; each epoch of ⌊n/B⌋ steps has a new shuffle."""
+    """Return the batches of `n_steps` steps; each epoch of ⌊n/B⌋ steps uses a new permutation."""
     n, per_epoch = len(indices), len(indices) // batch_size
     steps = np.arange(start, start + n_steps)
     batches = np.empty((n_steps, batch_size), np.int64)
@@ -185,7 +185,7 @@ def shuffled_batches(
 def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """Return batches of successive steps: uniform draws that depend only on seed and step."""
+    """Draw the batches of `n_steps` steps uniformly; a batch depends only on seed and step."""
     first, last = start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER)
     seeds, shape = [(*seed, block) for block in range(first, last)], (DRAWN_TOGETHER, batch_size)
     drawn = np.concatenate([np.random.default_rng(seed).choice(indices, shape) for seed in seeds])

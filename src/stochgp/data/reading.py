@@ -59,9 +59,9 @@ def read_training_rows(
 ) -> tuple[Data, Encoder | None]:  # fmt: skip
     """Check the arguments of `fit`; return the rows in the user's units and the input encoder.
 
-    Equal rows are merged (`Data.merged`). Rows without weight or target are ignored. Without `groups`, blocks
-    of time may be groups (`groups_in_time`). Sets `n_features_in_` and `feature_names_in_`. Raises ValueError
-    or TypeError for invalid values.
+    Equal rows are merged (`Data.merged`). Rows with weight 0 or without a target are ignored. If `groups` is
+    None, blocks of time may become the groups (`groups_in_time`). The estimator receives `n_features_in_` and
+    `feature_names_in_`. Raises ValueError or TypeError for invalid values.
     """
     missing, packed = estimator.missing, inputs is Inputs.FINGERPRINTS
     lookup(missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
@@ -86,7 +86,7 @@ def read_training_rows(
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         rows = replace(rows, group=groups_in_time(of_numbers, rows.y, encoder, time_order, context.record))
-        # Not in pools: they also predict between the training rows, so statistics of random folds fit better.
+        # Not in pools: pools also predict rows between training rows; statistics of random folds fit better.
         if rows.group is not None and time_order != EITHER and targets:
             targets = targets._replace(group=rows.group)
             rows = replace(rows, X=typing.cast(TableEncoder, encoder).in_folds(rows.X, X, targets))
@@ -130,7 +130,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
     if not isinstance(encoder, TableEncoder):
         return
     if encoder.notes:
-        context.record("columns", encoder.notes, "columns of the table that the fit changed")
+        context.record("columns", encoder.notes, "the fit changed these columns of the table")
     for rule in encoder.columns:
         if rule.caution:
             warn(f"column {rule.name!r}: {rule.caution}", DataWarning, stacklevel=5)
@@ -139,7 +139,7 @@ def note_columns(encoder: Encoder | None, context: FitContext) -> None:
 def read_rows(
     X: np.ndarray, y: Any, sample_weight: Any, *, joins: Encoder | None, may_weigh_nothing: bool = False
 ) -> Data:
-    """Return checked rows with numbers as inputs; `joins` is the encoder of a model to update."""
+    """Check rows whose inputs are numbers; `joins` is the encoder of the model to update."""
     if is_packed(joins):
         refuse_further_counts(X)
     y = read_targets(y)
@@ -170,7 +170,7 @@ def read_inputs(estimator: Any, encoder: Encoder | None, X: Any) -> Float[np.nda
 def _read_inputs_at_fit(
     estimator: Any, X: Any, targets: CategoryTargets | None
 ) -> tuple[TableEncoder | None, np.ndarray]:
-    """Fit the encoder of a table or an array; return it (None = not needed) and the numbers."""
+    """Fit an encoder to X; return the encoder (None = not needed) and the encoded numbers."""
     if targets is None:
         X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
         if estimator.missing == "refuse":
@@ -187,7 +187,7 @@ def _read_inputs_at_fit(
 
 
 def _of_inputs(estimator: Any) -> str:
-    """Return `missing` for inputs: "keep" is only for targets, and means "auto" for inputs."""
+    """Return `missing` for inputs; "keep" concerns only targets and becomes "auto"."""
     return "refuse" if estimator.missing == "refuse" else "auto"
 
 
@@ -208,13 +208,13 @@ def read_files(
 ) -> tuple[TrainingData, FileSource]:  # fmt: skip
     """Return a uniform sample of the rows in files, and the source of all rows.
 
-    Raises ValueError for `others`, the arguments of `fit` for rows in memory only, and for invalid values.
-    Raises MemoryLimitError if `keeps_all` is True and memory is too small for all rows.
+    `others` are arguments of `fit` that need rows in memory. Raises ValueError if any of them is set, and
+    for invalid values. Raises MemoryLimitError if `keeps_all` is True and memory is too small for all rows.
     """
     lookup(estimator.missing, dict.fromkeys(("auto", "refuse", "keep")), "missing")
     if not isinstance(target, str):
         what = "X names files, so y must be the name of the target column"
-        raise TypeError(f"{what}, but it has the type {type(target).__name__}")
+        raise TypeError(f"{what}, but y has the type {type(target).__name__}")
     for name in [name for name, value in others.items() if value is not None]:
         raise ValueError(f"{name} cannot be used with rows in files, only with rows in memory")
     source = X if isinstance(X, FileSource) else FileSource.of(X)
@@ -234,7 +234,7 @@ def read_files(
 
 
 def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext) -> np.ndarray | None:
-    """Return group numbers from the `split_by` columns, or else from blocks of time."""
+    """Return group numbers from `split_by` columns; without such columns, from blocks of time."""
     if rows.group is None:
         order = estimator.time_order
         return groups_in_time(rows.X, rows.y, source.encoder, order, context.record, in_order=False)

@@ -43,7 +43,7 @@ class Standardiser:
     def fit(cls, X: Real[np.ndarray, " N *D"], weight: np.ndarray | None = None) -> "Standardiser":
         """Compute mean and scale of X [N, D] or [N] in float64, with frequency weights.
 
-        Raises ValueError without rows, for values that are not finite or exceed 1e150, and for bad weights.
+        Raises ValueError if there are no rows, a weight is invalid, or a value is not finite or above 1e150.
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
@@ -58,7 +58,7 @@ class Standardiser:
 
     @classmethod
     def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
-        """Return mean 0 and scale 1 with a shape, (D,) for inputs or () for targets."""
+        """Return mean 0 and scale 1 of shape (D,) for inputs, or of shape () for targets."""
         return cls(np.zeros(shape, np.float64), np.ones(shape, np.float64))
 
     def transform(
@@ -84,12 +84,12 @@ class Standardiser:
         return Z
 
     def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Return Z · scale + mean in float64, for Z [N, D], or for targets of any shape."""
+        """Return Z · scale + mean in float64; Z has the shape [N, D], or any shape for targets."""
         return np.asarray(Z, np.float64) * self.scale + self.mean
 
 
 class Summary(NamedTuple):
-    """The sum of weights; per column, the minimum, the maximum, the mean and Σ (x − mean)²."""
+    """The sum of weights, and the minimum, maximum, mean and Σ (x − mean)² of each column."""
 
     count: float
     low: Any
@@ -119,7 +119,7 @@ class Summary(NamedTuple):
         return Summary(total, low, high, self.mean + delta * (n / total), squares)
 
     def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
-        """Return mean and scale; the scale is 1 if values differ only by rounding errors."""
+        """Return mean and scale; the scale is 1 if values of a column differ only by rounding."""
         mean = np.where(self.low == self.high, self.low, self.mean)
         deviation = np.sqrt(self.squares / self.count)
         rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(self.low), np.abs(self.high))
@@ -130,13 +130,13 @@ NO_ROWS = Summary(0.0, np.inf, -np.inf, 0.0, 0.0)
 
 
 def first_not_finite(X: Float[np.ndarray, "..."]) -> tuple[int, ...] | None:
-    """Return the indices of the first value that is infinite or NaN, or None."""
+    """Return the indices of the first infinite value or NaN; None if all values are finite."""
     bad = ~np.isfinite(X)
     return tuple(int(index) for index in np.argwhere(bad)[0]) if bad.any() else None
 
 
 def refuse_not_finite(X: Float[np.ndarray, " N *D"], start: int = 0) -> None:
-    """Raise ValueError for infinite values or NaN; `start` is added to the row in the message."""
+    """Raise ValueError for infinite values or NaN; its message adds `start` to the row number."""
     if (bad := first_not_finite(X)) is not None:
         what = "NaN" if np.isnan(X[bad]) else "infinity (inf)"
         raise ValueError(f"Input X contains {what} at {_place(bad, start)} (rows and columns count from 1)")
@@ -192,8 +192,8 @@ class Data:
     def merged(self, is_packed: bool = False) -> "Data":
         """Replace equal rows of a group by one row with the sum of their weights.
 
-        Up to 10,000 rows are also sorted. More rows are merged only if they are copies (`apart`).
-        Rows that equal others except for rounding errors are removed if they are at least 1 % of the rows.
+        At most 10,000 rows are also sorted. If there are more, equal rows are merged only if they are copies
+        (`apart`). If at least 1 % of the rows equal earlier rows after rounding, these rows are removed.
         """
         few, D, rows = len(self) <= MERGED_ROWS, self.X.shape[1], self
         if few:  # replaces −0.0 by 0.0
@@ -210,7 +210,7 @@ class Data:
         kept = equal == equal if is_packed else equal_rows(rows.columns[::-1], rounded) == equal
         if kept.mean() <= 1 - FEWEST_NEAR:
             said = f"{(~kept).sum()} of {len(rows)} rows equal other rows except for rounding errors"
-            warn(f"{said}; these duplicates are removed", DataWarning, stacklevel=5)
+            warn(f"{said}; the fit ignores these duplicates", DataWarning, stacklevel=5)
             rows = rows.take(kept)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
@@ -220,10 +220,10 @@ class Data:
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Data":
-        """Replace a row with weight ρ by ρ rows, up to 10,000 rows, unless equal rows are copies.
+        """Replace each row of weight ρ by ρ rows, so that each of them can be held out alone.
 
-        Each row can then be held out alone. Equal rows are copies if targets are equal in more than 90 % of
-        the pairs of rows with equal inputs and group.
+        Nothing changes if there would be more than 10,000 rows, or if equal rows are copies. They are copies
+        if, among the pairs of rows with equal inputs and group, more than 90 % have equal targets.
         """
         rho = self.weights
         if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):
@@ -235,7 +235,7 @@ class Data:
 
 
 def pairs(n: Real[np.ndarray, " G"]) -> float:
-    """Return the number of ordered pairs within groups that have sizes n."""
+    """Return the number of ordered pairs of rows within groups of sizes n."""
     return float(n @ (n - 1))
 
 

@@ -1,4 +1,4 @@
-"""Blocks of time, which validation holds out as a whole if rows depend on time."""
+"""Blocks of time. Validation holds out whole blocks if prediction errors depend on time."""
 
 import math
 from collections.abc import Callable
@@ -42,8 +42,8 @@ def groups_in_time(
     """Return the block number of each row, or None if validation holds out single rows.
 
     "auto" looks for a column of dates or for columns that increase from row to row. "either" also accepts
-    a column that never decreases. "forecast" uses the order of the rows if there is no such column, or
-    raises ValueError if not `in_order`. X is None if inputs are not numbers.
+    a column that never decreases. If there is no such column, "forecast" uses the order of the rows, or
+    raises ValueError if `in_order` is False. X is None if inputs are not numbers.
     """
     N, asked, either = len(y), time_order == FORECAST, time_order == EITHER
     if time_order == INTERPOLATE or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
@@ -57,15 +57,15 @@ def groups_in_time(
         return None
     position, what = order
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, position)
-    why = f"rows are sorted by {what}: errors of successive rows have a correlation of {found.value:.2f} ± {found.stderr:.2f}"
+    why = f"rows are sorted by {what}: prediction errors of successive rows have a correlation of {found.value:.2f} ± {found.stderr:.2f}"
     if asked:
         why = f"time_order='forecast' is set, and rows are sorted by {what}"
     elif not depends(found):
         later = drift(X, y, position) if X is not None and either else Estimate(0.0)
         if not later.value - SURE * later.stderr > LEAST_GAIN:
-            record("time_order", INTERPOLATE, f"{why}, too little to hold out whole blocks of time")
+            record("time_order", INTERPOLATE, f"{why}, too small to hold out whole blocks of time")
             return None
-        why = f"rows are sorted by {what}: predictions of the last rows from earlier rows are {later.value:.2f} ± {later.stderr:.2f} nats worse than from rows of the same time"
+        why = f"rows are sorted by {what}: earlier rows predict the last rows worse than rows of the same time do, by {later.value:.2f} ± {later.stderr:.2f} nats"
     group = blocks(position, n_blocks(N, reach))
     if (group == group[0]).all() or (either and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None
@@ -100,11 +100,11 @@ def order_in_time(
 
 
 def increasing(X: Matrix, sorted_too: bool = False) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
-    """Return columns with the time of sorted rows ([] = none), and a mask of its changes.
+    """Return the columns that contain the time of sorted rows, and a mask of changes of time.
 
-    A time is a column that never decreases and seldom repeats a value. It may also be several columns of
-    whole numbers, such as year, month and day, that together never decrease. If these are all columns, the
-    table is a grid and the result is []. With `sorted_too`, a column that never decreases is enough.
+    A time is a column that never decreases and seldom repeats a value. A time may also be several columns of
+    whole numbers, such as year, month and day, that together never decrease. If all columns together form
+    such a time, the table is a grid and has no time. With `sorted_too`, the column may repeat values often.
     """
     (N, D), columns, tied = X.shape, list[int](), np.ones(len(X) - 1, bool)
     alone = {j: (np.diff(X[:, j]) > 0).sum() for j in range(D) if D > 1 and _never_falls(X[:, j], tied)}
@@ -140,15 +140,15 @@ def blocks(position: Vector, n: int) -> Int32[np.ndarray, " N"]:
 
 
 def n_blocks(n_rows: int, reach: int) -> int:
-    """Return the number of blocks, from 20 to 100; fewer if `reach` (in rows) is long."""
+    """Return the number of blocks, from 20 to 100. A longer `reach` (in rows) gives fewer."""
     return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
 
 
 def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
     """Return the correlation of successive errors, and the lag at which it is below 0.1.
 
-    The rows form 40 blocks. The mean of the 10 nearest rows of other blocks predicts each row. Predictions of
-    two rows use different halves of the other rows, so they have no neighbours in common.
+    The rows are divided into 40 blocks in time. A row is predicted by the mean target of the 10 nearest rows
+    of other blocks. Two successive rows use different halves of these rows, so they share no neighbours.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     order = np.argsort(position, kind="stable")
@@ -193,8 +193,8 @@ def depends(correlation: Estimate) -> bool:
 def drift(X: Matrix, y: Vector, position: Vector) -> Estimate:
     """Return how much rows of the same time improve predictions of the last 15 % of the rows.
 
-    The mean of the 10 nearest rows predicts half of these rows: first from earlier rows, then also from the
-    other half. The result is ½ log of the ratio of the mean squared errors.
+    Half of the last rows are predicted by the mean target of their 10 nearest rows: first among earlier rows,
+    then among earlier rows and the other half. The result is ½ log of the ratio of the mean squared errors.
     """
     generator, N = np.random.default_rng(SEED), len(y)
     first, last = np.split(np.argsort(position, kind="stable"), [N - round(LAST * N)])

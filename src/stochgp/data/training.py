@@ -71,12 +71,12 @@ class TrainingData:
 
     @property
     def log_unit(self) -> float:
-        """The NLML per row in the user's units minus the NLML per row for the model's targets."""
+        """The NLML per row in the user's units minus the NLML per row in the model's units."""
         return math.log(self.scale) - self.log_slope
 
     @functools.cached_property
     def spread(self) -> float:
-        """The initial variance: the mean square of the targets; ValueError if it is extreme."""
+        """The initial variance, the mean square of the targets; extremes raise ValueError."""
         found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
         limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
         least = max(float(limits.tiny), float(wide.tiny) ** 0.5)
@@ -117,13 +117,13 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """Return a source of all standardised rows, in memory or in files; `mesh` shares passes."""
+        """Return a source of all standardised rows; the devices of `mesh` share each pass."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
 
     def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
-        """Return a source of standardised rows on the device or the host; `mesh` shares passes."""
+        """Return a source of standardised rows in memory; the devices of `mesh` share each pass."""
         rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
             return MemorySource(self.X, self.y, rows.weight, **of)

@@ -54,18 +54,18 @@ def resolve(
     | any of these networks | random Fourier features of z | stationary, one lengthscale | 1000 |
     | a feature map | unchanged | None | its M |
 
-    Raises ValueError for an unknown name or contradictory options, and TypeError for another type of `spec`.
+    Raises ValueError for an unknown name or contradictory options, and TypeError for other objects.
 
     Parameters
     ----------
     spec : str, feature map or callable
-        An entry of the table, or a name added with `stochgp.register`. A network maps one row [D] to [M].
+        A row of the table, or a name added with `stochgp.register`. A network maps a row [D] to z.
     kernel, n_features : str, kernel or None; int or None
         The kernel to approximate, and M. A network with a linear kernel has one feature per output.
     n_inputs, key, dtype : int, PRNG key, dtype
         The number D of inputs, the key for random draws, and the dtype of draws and new parameters.
     X_sample, limits : array [N, D] or None, array [2, D] or None
-        Rows for the landmarks of "nystrom", and input ranges. With both, named networks bound their inputs.
+        Rows for the landmarks of "nystrom"; input ranges. If both are set, "mlp" and "attention" bound inputs.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:

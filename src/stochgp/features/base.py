@@ -23,7 +23,7 @@ BLOCK = 256  # rows per call of the compiled program in `on_host`
 class AbstractFeatureMap(eqx.Module):
     """A map of rows X [N, D] to features Φ [N, M] with φ(x)·φ(z) ≈ k(x, z).
 
-    The features include the variance of k. Each row is mapped independently, in its dtype.
+    The features include the variance of k. Each row is mapped independently, in the dtype of X.
     """
 
     @property
@@ -85,7 +85,7 @@ class Network(AbstractFeatureMap):
     Parameters
     ----------
     network : callable
-        An Equinox module or a function of one row. Its floating arrays train, unless it is `frozen`.
+        A function of one row, or an Equinox module. A module's floating-point arrays train, unless `frozen`.
     n_inputs : int or None
         D. None = the attribute `n_inputs`, `in_size` or `in_features` of the network.
     """
@@ -203,7 +203,7 @@ class Sum(AbstractFeatureMap):
 class Nystrom(AbstractFeatureMap):
     """Nyström features φ(x) = L⁻¹ k(U, x) with landmarks U [M, D] and LLᵀ = k(U, U) + εI.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), which approximates k(x, z). The kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) approximates k(x, z). The kernel trains; U is fixed.
 
     Parameters
     ----------

@@ -33,9 +33,9 @@ class RandomFourier(AbstractFeatureMap):
     Parameters
     ----------
     kernel, n_inputs : stationary kernel, int
-        The kernel k, which may be frozen and uses A of the D inputs; the number D.
+        The kernel k, which may be frozen and uses A of the D inputs, and the number D.
     frequencies, phases : frozen array [A, F], frozen array [F] or None
-        The F frequencies ω for ℓ = 1, and the phases b in radians; phases are None for paired features.
+        The F frequencies ω for ℓ = 1, and the phases b in radians. Paired features need no phases (None).
     """
 
     kernel: Any
@@ -96,8 +96,8 @@ class RandomFourier(AbstractFeatureMap):
 class Extrapolation(AbstractFeatureMap):
     """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 inside a box, for Fourier features ψ of k.
 
-    c(x) is the point of the box nearest to x. Outside the box, functions φ(x)·w have the variance
-    2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. Create it with `init`.
+    c(x) is the point of the box nearest to x. Outside the box, a function φ(x)·w with w ~ N(0, I) has the
+    variance 2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. Create it with `init`.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def stratified_frequencies(
     """Draw frequencies with orthogonal directions and stratified lengths.
 
     Each frequency has the distribution of an independent draw. The function sorts `CANDIDATES` · n lengths
-    and cuts them into n runs. From each run it keeps the length that was drawn first.
+    and cuts them into n parts. From each part, the function keeps the length that was drawn first.
     """
     direction_key, length_key = seeds.split_key(key)
     scale_key, normal_key = seeds.split_key(length_key)

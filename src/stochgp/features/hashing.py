@@ -27,14 +27,14 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 class TanimotoHashes(AbstractFeatureMap):
     """Random features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a Tanimoto kernel k.
 
-    A hash h_j selects one element of a row, such that P(h_j(x) = h_j(z)) = T(x, z). ξ_j = ±1 is a random sign
-    for each element. Hence E φ(x)·φ(z) = k(x, z) with a standard deviation of variance √((1 − T²)/M).
-    Source: Tripp et al. (2023). The variance trains. φ has no derivatives for rows. Create it with `init`.
+    A hash h_j selects one element of a row, such that P(h_j(x) = h_j(z)) = T(x, z) = k(x, z)/variance. ξ_j = ±1
+    is a random sign for each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
+    √((1 − T²)/M) (Tripp et al. 2023). Only the variance has derivatives, and it trains. Create it with `init`.
 
     Parameters
     ----------
     kernel, draws, n_inputs : Tanimoto, frozen array [M, 2] or CountDraws, int
-        The kernel k, which may be frozen; the random numbers of the M hashes; the number D of inputs.
+        The kernel k, which may be frozen, the random numbers of the M hashes, and the number D of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -140,8 +140,8 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 def _of_counts(X: Array, draws: CountDraws) -> Array:
     """Return True if the sign of a row of counts is −1, with the hash of Ioffe (2010).
 
-    With random numbers r, c ~ Gamma(2, 1) and u ~ U(0, 1) for each input d, the hash is the input with the
-    smallest a_d and its t_d: t_d = ⌊ln x_d / r_d + u_d⌋ and ln a_d = ln c_d − r_d (t_d − u_d) − r_d.
+    Each input d has random numbers r, c ~ Gamma(2, 1) and u ~ U(0, 1). With t_d = ⌊ln x_d / r_d + u_d⌋ and
+    ln a_d = ln c_d − r_d (t_d − u_d) − r_d, the hash is the pair (d, t_d) with the smallest a_d.
     """
     *of_inputs, of_zero = draws
     shape = X.shape[0], of_zero.shape[0]

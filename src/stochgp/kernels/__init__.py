@@ -41,9 +41,9 @@ def resolve(
     variance: float = 1.0,
     dtype: DTypeLike = np.float32,
 ) -> Any:
-    """Return the named kernel with starting values for standardised rows, or `kernel` itself.
+    """Create a named kernel with starting values for standardised rows; return a kernel unchanged.
 
-    Lengthscales start at √D. Raises ValueError for an unknown name, and TypeError for another type.
+    Lengthscales start at √D. Raises ValueError for an unknown name, and TypeError for other objects.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ def resolve(
         A kernel or a name, and the number D of inputs. Names are "rbf", "matern12", "matern32", "matern52",
         "rational-quadratic", "periodic", "linear", "tanimoto" and those added with `stochgp.register`.
     ard, variance, dtype : bool, float, dtype
-        With `ard`, each input has its own lengthscale. `variance` is the starting variance, in this dtype.
+        With `ard`, each input has its own lengthscale. `variance` is the starting variance. Parameters have
+        the dtype `dtype`.
     """
     if isinstance(value_of(kernel), AbstractKernel):
         return kernel  # also if it is frozen

@@ -48,7 +48,7 @@ class AbstractKernel(eqx.Module):
         return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return points for each term of the kernel; nearer points are more correlated."""
+        """Return points for each term of the kernel; rows with nearer points correlate more."""
         return (X,)
 
     @property
@@ -160,7 +160,7 @@ def as_amplitude(variance: Any) -> AbstractParameter:
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """Return the columns as a tuple. Raises ValueError for no, negative or equal columns."""
+    """Return the columns as a tuple. Raises ValueError if it is empty or has invalid numbers."""
     if dims is None:
         return None
     columns = tuple(int(dim) for dim in dims)

@@ -1,7 +1,7 @@
 """Blocks of K, and gradients of sums over K, in host memory.
 
-NumPy evaluates RBF and Matérn kernels, their sums, and such kernels of linearly mapped inputs. Other kernels
-use compiled JAX programs for tiles of 256 × 256 rows.
+NumPy evaluates RBF and Matérn kernels, also of linearly mapped inputs, and sums of these kernels. Compiled JAX
+programs evaluate other kernels, in tiles of 256 × 256 rows.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Term(NamedTuple):
         return X[..., self.columns] / self.lengthscale.astype(X.dtype)
 
     def packed(self, by_length: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
-        """Convert derivatives for log ℓ and log variance to the trainable parameters."""
+        """Convert derivatives for log ℓ and log variance to those for the trainable parameters."""
         length, variance = self.slopes
         if length is not None and length.size == 1:
             by_length = by_length.sum(axis=-1, keepdims=True)

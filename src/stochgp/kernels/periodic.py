@@ -22,8 +22,8 @@ from stochgp.parameters import AbstractParameter, as_positive, value_of
 class Periodic(AbstractKernel):
     """The kernel k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²).
 
-    Source: MacKay (1998). It is the RBF kernel of points u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ on circles,
-    because ‖u(x) − u(z)‖² = 4 sin²(π (x − z)/p) / ℓ².
+    Source: MacKay (1998). k(x, z) is the RBF kernel of the points u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ on
+    circles, because ‖u(x) − u(z)‖² = 4 sin²(π (x − z)/p) / ℓ².
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ class AbstractMatern(AbstractStationary):
 class Matern12(AbstractMatern):
     """The Matérn-1/2 kernel k = variance · exp(−√s) of rough, continuous functions.
 
-    f is not differentiable at s = 0; its derivative is set to 0 there.
+    k is not differentiable at s = 0; the derivative at this point is set to 0.
 
     Parameters
     ----------

@@ -19,16 +19,16 @@ class Tanimoto(AbstractKernel):
     """The Tanimoto kernel variance · T(x, z), T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
 
     Sources: Ralaivola et al. (2005); Tripp et al. (2023). For rows of 0 and 1, T is Jaccard's index of sets.
-    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must hold counts or other non-negative
-    numbers. Negative numbers are not checked, and their kernel values are meaningless.
+    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must contain counts or other non-negative
+    numbers. The kernel does not check for negative numbers; with them, values of k are meaningless.
 
     Parameters
     ----------
     variance : number or parameter
         The variance k(x, x).
     packed : bool
-        True if rows hold packed bits, 31 per number (see `numerics.arrays`), and a last column of counts.
-        `data.Fingerprints` converts counts to this faster format. Only the variance has derivatives.
+        True if rows contain packed bits, 31 per number (`numerics.arrays`), and a last column of counts.
+        `data.Fingerprints` converts counts to this faster format. Derivatives for rows are then missing.
     active_dims : iterable of int or None
         The A columns that the kernel uses; None = all columns.
     """

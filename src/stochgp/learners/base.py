@@ -76,7 +76,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def peak_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """Return the peak bytes of learning, without the rows, the evaluations and the compiler."""
+        """Return the peak memory in bytes, without the rows, the evaluations and the compiler."""
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
         """Return the number of rows that the learner can process in `seconds` seconds."""
@@ -84,7 +84,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: MemorySource, plan: StepPlan, seed: Seed) -> Any:
-        """Compute constants such as lists of neighbours, in the same way for a resumed run."""
+        """Compute constants, such as lists of neighbours; a resumed run computes the same ones."""
 
     @abc.abstractmethod
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
@@ -108,7 +108,7 @@ class AbstractLearner(eqx.Module):
         return state.gp
 
     def refitting(self, hessian: Any = None) -> Any:
-        """Return a learner for a model near its optimum; `hessian` is that of the loss, if known."""
+        """Return a learner for a model near its optimum. `hessian` = Hessian of the loss, or None."""
         return self
 
     def slower(self, state: Any, factor: float) -> Any:
@@ -133,7 +133,7 @@ class AbstractLearner(eqx.Module):
         return self.evaluator
 
     def check_common(self, *counts: str) -> None:
-        """Raise ValueError for invalid fields. `counts` are names of more fields with counts."""
+        """Raise ValueError for invalid fields. `counts` names further fields that are counts."""
         for name in ("batch_size", "epochs", *counts):
             value = getattr(self, name, None)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
@@ -159,20 +159,20 @@ class AbstractBatchLearner(AbstractLearner):
     """Base class of learners that take steps on mini-batches of rows.
 
     This class draws the batches, and a subclass defines the step. A step uses `n_streams` independent
-    batches. If there are several, they are stacked.
+    batches; several batches are stacked.
 
     Parameters
     ----------
     batch_size : int
-        B, the number of rows in a batch. If there are fewer rows, a batch contains all rows.
+        B, the number of rows in a batch. With fewer than B training rows, a batch contains all of them.
     epochs : int or None
         The number of passes over the data. None = a number that the evaluator computes.
     learning_rate : float, function of the step, or None
-        None = the best rate in short trials if the evaluator has rates to try, else the learner's default.
+        None = the best rate in short trials if the evaluator defines such rates, else the learner's default.
     optimizer : function
         A function that returns an optax optimizer for a learning rate, such as `optax.adam` or `optax.sgd`.
     decay : function
-        Factor on a numeric learning rate, as a function of the completed fraction of the planned steps.
+        A function of the completed fraction of the planned steps; its value multiplies a constant rate.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     sampling : Uniform, NearestNeighbours or None
@@ -191,7 +191,7 @@ class AbstractBatchLearner(AbstractLearner):
 
     @abc.abstractmethod
     def step(self, state: Any, batch: Data, *, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-        """Return the state after a step on `batch`, and metrics with "loss". It must be pure."""
+        """Return the state after a step on `batch`, and metrics with "loss"; a pure function."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         row_bytes = self.n_streams * 4 * (n_inputs + 2)  # batches on the device are float32
@@ -205,7 +205,7 @@ class AbstractBatchLearner(AbstractLearner):
         return self._each_descent(state, lambda descent: slowed(descent, factor))
 
     def decaying(self, state: Any, n_steps: int | None) -> Any:
-        """Return the state whose rate decays over the next `n_steps` steps; None = no decay."""
+        """Return the state with a rate that decays over `n_steps` steps; None = no decay."""
         return self._each_descent(state, lambda descent: decaying(descent, n_steps))
 
     def _each_descent(self, state: Any, change: Any) -> Any:
@@ -234,7 +234,7 @@ class AbstractBatchLearner(AbstractLearner):
     def prepare(
         self, gp: Any, source: MemorySource, plan: StepPlan, seed: Seed
     ) -> tuple[Any, "AbstractBatchLearner"]:
-        """Return the rows' order, and the learner with defaults in fields that steps do not use."""
+        """Prepare the batches, and set fields of the learner that no step uses to their defaults."""
         sampled = self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
         names = ("batch_size", "epochs", "sampling", "steps")
         plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}

@@ -24,13 +24,13 @@ RATE = 0.01
 class BSGD(AbstractBatchLearner):
     """Mini-batch gradient descent on the NLML per datum of the batches.
 
-    Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. For a batch S of B rows with
-    the covariance A = k(X_S, X_S) + Σ_S, the gradient with respect to a parameter θ_l is
+    Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. A batch S has B rows with
+    targets y_S and covariance A = k(X_S, X_S) + noise. The gradient with respect to a parameter θ_l is
 
         g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2B).
 
     A step takes O(B³ + B²D) for D inputs, or O(B³ + B²M) for a feature GP with M features. The gradient is
-    a biased estimate of the gradient on all rows; the bias decreases with B. Batches of nearest neighbours
+    a biased estimate of the gradient on all rows. A larger B reduces the bias. Batches of nearest neighbours
     identify short lengthscales and small noise better than uniformly drawn rows, which are farther apart.
 
     Parameters
@@ -41,8 +41,8 @@ class BSGD(AbstractBatchLearner):
         The method that selects the rows of a batch. None = `NearestNeighbours()` for kernels whose
         correlations decrease with distance, else `Uniform()`.
     signal_scale : float or None
-        If it is a number τ, the gradient of the kernel's variances is divided by 2τ log B instead of 2B.
-        The theory of sgGP uses τ = 3.
+        A number τ divides the gradient of the kernel's variances by 2τ log B instead of 2B. None = 2B. The
+        theory of sgGP uses τ = 3.
     """
 
     steps: ClassVar[int] = 4096
@@ -76,7 +76,7 @@ class BSGD(AbstractBatchLearner):
     def step(
         self, state: BatchState, batch: Data, *, key: PRNGKeyArray
     ) -> tuple[BatchState, dict[str, Array]]:
-        """Return the state after one step, and its metrics: the NLML per datum and A's jitter."""
+        """Return the state after one step, and two metrics: NLML per datum, and jitter added to A."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         theta, descent = self.descend(trainable, gradient, state.descent)

@@ -88,7 +88,7 @@ class AbstractConditionals(AbstractLearner):
 
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
-        """Return the k nearest rows of each centre for the kernel of `gp`; −1 for a missing row."""
+        """Return the k nearest rows of each centre for the kernel of `gp`; −1 = no row."""
 
     def plan(self, n_rows: int, n_inputs: int, evaluator: Evaluator) -> StepPlan:
         C = min(self.n_centres, self.n_scored * n_rows)
@@ -97,7 +97,7 @@ class AbstractConditionals(AbstractLearner):
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
     ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
-        """Return the model after two steps on at most 4,096 rows, and the Hessian there."""
+        """Take two steps on at most 4,096 rows; return the model and its Hessian."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))
         state, n_taken = self._search(self.init(gp, problem), problem), 0
@@ -226,23 +226,23 @@ class AbstractConditionals(AbstractLearner):
 
 
 class LeaveOneOut(AbstractConditionals):
-    """Learner of the leave-one-out density, in which nearby rows predict each row.
+    """Learner that maximises the leave-one-out density of rows, given nearby rows.
 
         L(θ) = −Σ_i ρ_i log p(y_i | y_c(i)) / Σ_i ρ_i
 
-    c(i) are the other rows in the neighbourhood of row i, without rows of its group. A neighbourhood is a
-    random centre and its nearest rows. The sum is over the scored rows of each neighbourhood: the centre and
-    the rows nearest to it. L is not a joint density, but the true θ minimises its expectation. L is too
-    optimistic if test rows are farther from the training rows than these are from each other.
+    Row i has the target y_i and the weight ρ_i. A neighbourhood is a random centre and its nearest rows. The
+    rows c(i) are the other rows in the neighbourhood of row i, without rows of the same group. The sums are
+    over the scored rows: each centre and the rows nearest to it. The true θ minimises the expectation of L,
+    although L is no joint density. L is too optimistic if test rows are far from all training rows.
 
-    The run has converged if the predicted gain or the last three gains are below 0.0005 nats per datum.
+    The run converges when the predicted gain or each of the last three gains is below 0.0005 nats per datum.
 
     Parameters
     ----------
     epochs : int or None
         The maximum number of steps; None = 30.
     n_neighbours : int
-        The number of rows in a neighbourhood that are not scored.
+        The number of rows per neighbourhood that are not scored.
     n_centres : int
         C, the number of scored rows in all neighbourhoods.
     n_scored : int
@@ -264,13 +264,13 @@ class LeaveOneOut(AbstractConditionals):
 
 
 class Vecchia(AbstractConditionals):
-    """Learner of the likelihood of Vecchia (1988): rows in random order, given earlier rows.
+    """Learner that maximises Vecchia's likelihood (1988): each row is given m earlier rows.
 
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]}
 
-    c(i) are m earlier rows that have a high correlation with row i. Row i has the weight ρ_i, n = Σρ_i, and
-    the noise variance is σ² s_i for one observation. L is the NLML per datum of a Gaussian density of all
-    data, and it is exact if c(i) contains all earlier rows. Groups are ignored.
+    The order is random. c(i) are m earlier rows that have a high correlation with row i. Row i has the weight
+    ρ_i and, for one observation, the noise variance σ² s_i. n is Σρ_i. L is the NLML per datum of all data
+    under a Gaussian density. L is exact if c(i) contains all earlier rows. Groups are ignored.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class AbstractGrowing(AbstractBatchLearner):
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
     ) -> tuple[BatchState, dict[str, Array]]:
-        """Return the state after a gradient step on the batch's bound per datum, and its metrics.
+        """Return the state after a gradient step on the bound per datum, and the step's metrics.
 
         `columns` selects columns of the matrix K_α; None = all. `carried` adapts q to a model whose basis
         functions and kernel have changed.
@@ -107,7 +107,7 @@ def grown(gp: SparseGP, batch: Data, n: int, start: Float[Array, " n"] | None = 
 
 
 def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
-    """Return the trainable part and the rest. "weights" and "root" train only if in `moved`."""
+    """Return the trainable part and the rest. `moved` may name "weights" and "root" to train."""
     mask = trainable_mask(gp)
     for name in {"weights", "root"} - set(moved):
         mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
@@ -117,9 +117,9 @@ def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
 class IVSGPR(AbstractGrowing):
     """Incremental variational sparse GP regression (Cheng and Boots 2016).
 
-    Mean and covariance of q(f) use the same basis functions k(·, α_j). With K = k(α, α), the parameters of
-    q(f) are a matrix B and a vector b, and the weights of the mean are a = (I + BK)⁻¹b. Let c be the number
-    of all rows divided by the number of rows in a batch S. A mirror step of size γ is
+    Mean and covariance of q(f) use the same basis functions k(·, α_j). The parameters of q(f) are a matrix B
+    and a vector b. With K = k(α, α), the mean has the weights a = (I + BK)⁻¹b. Let c be the number of all
+    rows divided by the number of rows in a batch S. A mirror step of size γ is
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    p_i = K⁻¹k(α, x_i),
 
@@ -197,8 +197,8 @@ class SVDGP(AbstractGrowing):
     """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, Algorithm 1).
 
     M_α basis functions with weights a define the mean of q(f). M_β basis functions with a matrix L define
-    its covariance. K_α and K_β are their kernel matrices. With H = I + LᵀK_βL and a batch S of B rows, a
-    step follows the gradient of
+    its covariance. K_α and K_β are the kernel matrices of both sets. H is I + LᵀK_βL. A batch S has B of N
+    rows, and row i has the weight ρ_i. A step follows the gradient of
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (M_β − tr H⁻¹).
 

@@ -1,8 +1,8 @@
 """Plans of the steps of a run, and the evaluator that uses the loss of the steps.
 
-An evaluation is a pytree with the fields `gp`, `criterion` (lower is better, not finite if the run has
-diverged) and `error` (the criterion's standard error), and with `numbers()` for the history. If an evaluator
-has `is_exact`, a run returns the evaluation with the lowest criterion, else the last good evaluation.
+An evaluation is a pytree with the fields `gp`, `criterion` and `error` (the criterion's standard error), and
+with `numbers()` for the history. Lower criteria are better; after divergence, the criterion is not finite. If
+`is_exact` is True, a run returns the evaluation with the lowest criterion, else the last good evaluation.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -68,13 +68,13 @@ class LossEvaluation(NamedTuple):
 class ByLoss(eqx.Module):
     """Evaluator that uses the mean loss of the learner's steps.
 
-    A run returns its last state that has not diverged. It has settled if the mean losses of the last two
-    fifths of its evaluations differ by less than 0.01 nats per datum or two standard errors.
+    A run returns its last state that has not diverged. The last two fifths of the evaluations are compared:
+    if their mean losses differ by less than 0.01 nats per datum or two standard errors, the run has settled.
 
     Parameters
     ----------
     trial_rates : tuple of float
-        Learning rates to compare in short trials if the learner has none. () = the learner's default rate.
+        Learning rates that short trials compare if the learner sets no rate. () = the learner's default.
     """
 
     is_exact: ClassVar[bool] = False
@@ -106,7 +106,7 @@ class ByLoss(eqx.Module):
         return LossEvaluation(gp, float(numbers.get("loss", np.nan)), float(numbers.get("loss_error", 0.0)))
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Return the learning rates to try if the learner has none; () = the learner's default."""
+        """Return the rates to try if the learner sets no rate; () = the learner's default."""
         return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:
@@ -150,7 +150,7 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Return the epochs for about 3N steps if N < 400 rows, 1 epoch if N < 20, else None."""
+    """Return the epochs of about 3N steps for 20 to 399 rows, 1 for fewer, None for more rows."""
     if n_rows < HARDLY_ANY_ROWS:
         return 1
     per_epoch = max(1, n_rows // min(batch_size, n_rows))
@@ -158,7 +158,7 @@ def few_epochs(n_rows: int, batch_size: int) -> int | None:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """Return max(min(fraction · N, 30,000), min(100, N/3)) held-out rows, or 0 if below 5."""
+    """Return the number max(min(fraction · N, 30,000), min(100, N/3)), or 0 if it is below 5."""
     if fraction == 0:
         return 0
     n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
@@ -172,9 +172,9 @@ def trial_steps(plan: StepPlan) -> int:
 
 
 def in_cycles(plan: StepPlan) -> StepPlan:
-    """Return the plan with three cycles of c, 3c and 9c steps, where T is `plan.total_steps`.
+    """Return the plan with three cycles of c, 3c and 9c steps.
 
-    Here 13c = max(T, min(2.5 T, 20,000, N)), rounded to whole compiled scans, for N training rows.
+    For N training rows and T = `plan.total_steps`, 13c is max(T, min(2.5 T, 20,000, N)), rounded to scans.
     """
     rows = plan.batch_size * plan.steps_per_epoch
     asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))

@@ -66,17 +66,17 @@ class Evidence(NamedTuple):
 class ByEvidence(eqx.Module):
     """Evaluator that uses the exact NLML or the NLPD of held-out rows.
 
-    A run returns the state with the lowest criterion. It has settled if the criterion fell by less than
-    0.01 nats per datum after the first quarter of its steps, or in its last cycle.
+    A run returns the state with the lowest criterion. The run has settled if the criterion falls by less than
+    0.01 nats per datum in the last three quarters of the steps, or in the last cycle.
 
     Parameters
     ----------
     refit : bool
         If True, every evaluation sets `variance` and `noise_variance` to their optimum for fixed features.
     validation_fraction : float
-        The share of held-out rows, in whole groups if there are groups. If it is 0, the criterion is the
-        exact NLML of the training rows, else the NLPD of the held-out rows. With few training rows, the
-        criterion is `objectives.feature.robust_nlpd`. The final posterior includes the held-out rows.
+        The share of held-out rows; groups stay whole. With share 0, the criterion is the exact NLML of the
+        training rows, otherwise the NLPD of the held-out rows. With few training rows, the criterion is
+        `objectives.feature.robust_nlpd`. The final posterior includes the held-out rows.
     """
 
     is_exact: ClassVar[bool] = True
@@ -154,7 +154,7 @@ class ByEvidence(eqx.Module):
         return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Return the learning rates to try; only one for few held-out rows."""
+        """Return the learning rates to try, or a single rate if few rows are held out."""
         many = n_rows >= FEW_ROWS or self.validation_fraction == 0
         return evaluators.RATES if many else (evaluators.RATE_OF_FEW,)
 

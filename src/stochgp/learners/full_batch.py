@@ -48,7 +48,7 @@ STRAIGHT = 1e-10  # minimum relative curvature of a step that is kept in memory
 
 
 class Quasi(eqx.Module):
-    """A point of L-BFGS, the loss there, and the memory of steps and gradient changes."""
+    """A point of L-BFGS, its loss, and the memory of steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -122,7 +122,7 @@ def _direction(at: Quasi) -> np.ndarray:
 
 
 def _search(at: Quasi, direction: np.ndarray, loss: Any, rounding: float) -> Quasi | None:
-    """Return a point that meets both Wolfe conditions, else the lowest point that was tried."""
+    """Return a point that meets both Wolfe conditions, else the tried point of lowest loss."""
     direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
     slope, value = float(at.gradient @ direction), float(at.value)
     if not slope < 0:
@@ -253,7 +253,7 @@ class FullBatch(AbstractQuasiNewton):
     """L-BFGS descent on the exact NLML per datum.
 
     For a kernel GP on n rows, an evaluation takes O(n³) time and memory for n² numbers. For a feature GP
-    with M features, it takes O(n M² + M³) time.
+    with M features, an evaluation takes O(n M² + M³) time.
 
     Parameters
     ----------
@@ -262,8 +262,8 @@ class FullBatch(AbstractQuasiNewton):
     subset_rows : int or None
         The number of rows in a random subset; None = all rows.
     spread : float or None
-        The standard deviation s of a normal prior of the unconstrained parameters x around their start x₀. It
-        adds ‖x − x₀‖² / (2 s² n) to the NLML per datum, for n rows. None = no prior.
+        The standard deviation s of a normal prior of the unconstrained parameters x around their start x₀.
+        The prior adds ‖x − x₀‖² / (2 s² n) to the NLML per datum, for n rows. None = no prior.
     tolerance : float
         The run ends when the predicted gain of a step, in nats per datum, is below this number.
     evaluator : ByEvidence, ByLoss or None

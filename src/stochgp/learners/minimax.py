@@ -39,8 +39,8 @@ class MinimaxState(BatchState):
 class Minimax(AbstractBatchLearner):
     """Projected gradient descent-ascent on a saddle-point form of the marginal likelihood.
 
-    Source: SCGD paper, Algorithm 1. For scaled features φ̃ᵢ of row i with weights w, and for
-    F = Σ_i φ̃ᵢφ̃ᵢᵀ + σ²I, the objective is, with Frobenius norms,
+    Source: SCGD paper, Algorithm 1. Row i of n has the target yᵢ and M scaled features φ̃ᵢ with weights w. A
+    replaces F = Σ_i φ̃ᵢφ̃ᵢᵀ + σ²I. B is a dual variable. With Frobenius norms, the objective is
 
         Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖,
         g(θ, w) = Σ_i (φ̃ᵢᵀw − yᵢ)²/σ² + ‖w‖² + (n − M) log σ².
@@ -59,7 +59,7 @@ class Minimax(AbstractBatchLearner):
         The penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the papers, log|F| has a
         weight of at most μ/μ* in the objective. The history contains μ/μ* as `penalty_share`.
     box : float
-        The bound of network weights and w, and of the factor between positive parameters and their start.
+        Network weights and w stay within ±box. Positive parameters stay within this factor of their start.
     ceiling : float
         The upper bound of the eigenvalues of A, as a multiple of tr F at the start.
     anchored : bool

@@ -34,7 +34,7 @@ SITE_EVALUATION = 4e-10  # seconds of the first evaluation, divided by L N³
 
 
 class SGPR(AbstractQuasiNewton):
-    """L-BFGS descent on minus the collapsed bound per datum (Titsias 2009), also called VSGPR.
+    """SGPR or VSGPR: L-BFGS descent on minus the collapsed bound per datum (Titsias 2009).
 
     The kernel, the noise and the inducing points follow the exact gradient (`objectives.collapsed`).
     The distribution q(u) of the function at the inducing points is optimal at every step. With N rows and
@@ -115,18 +115,18 @@ class SVGPState(BatchState):
 
 
 class SVGP(AbstractBatchLearner):
-    """Descent on −ELBO per datum of mini-batches, whitened (Hensman et al. 2013, 2015).
+    """Descent on −ELBO per datum of batches, with whitened q(u) (Hensman et al. 2013, 2015).
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈batch} ρ_i E_q log p(y_i | f(x_i)).
 
-    Here u = f(Z) are the values of f at the inducing points Z, and ρ_i are the weights of the rows. The
-    kernel, the inducing points and the likelihood follow the gradient with `optimizer`. The whitened values
-    v = L⁻¹u, k(Z, Z) = LLᵀ, have the distribution N(m, S), which takes natural-gradient steps of size γ.
-    With w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of `objectives.elbo.sites`, a step is
+    u = f(Z) are the values of f at the inducing points Z. A batch has B of N rows, and row i has the weight
+    ρ_i. The kernel, Z and the likelihood follow the gradient with `optimizer`. With k(Z, Z) = LLᵀ, the
+    whitened values v = L⁻¹u have the distribution N(m, S), which takes natural-gradient steps of size γ. With
+    w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of `objectives.elbo.sites`, a step is
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i.
 
-    A step takes O(B M² + M³). Expectations for several classes are averages over random draws.
+    For M inducing points, a step takes O(B M² + M³) time. For several classes, E_q is a mean of random draws.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class SVGP(AbstractBatchLearner):
         The number of steps if `epochs` is None.
     spread : float or None
         The standard deviation of a normal prior of the kernel's unconstrained parameters around their start.
-        It covers logarithms of variances and lengthscales, but not weights of networks. None = no prior.
+        The prior covers logarithms of variances and lengthscales, not weights of networks. None = no prior.
     """
 
     first_seconds: ClassVar[float] = COMPILING
@@ -177,8 +177,8 @@ class SVGP(AbstractBatchLearner):
     def step(self, state: SVGPState, batch: Data, *, key: PRNGKeyArray) -> tuple[SVGPState, dict[str, Array]]:
         """Return the state after one step, and the metrics of the step.
 
-        "loss" is −ELBO per datum of the batch, "divergence" is KL(q ‖ p) per datum, and "jitter" is the
-        number that is added to the diagonal of k(Z, Z).
+        "loss" is −ELBO per datum of the batch. "divergence" is KL(q ‖ p) per datum. "jitter" is the number
+        that is added to the diagonal of k(Z, Z).
         """
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]

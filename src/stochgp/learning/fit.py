@@ -41,11 +41,11 @@ def fit(
 ) -> FitResult:
     """Learn the parameters θ of `gp` from the rows of `source`.
 
-    The learner's evaluator evaluates the state after each block of steps. The run has diverged if the
-    criterion is not finite, or more than 1 nat per datum above its lowest value. It then continues from the
-    best state with 0.3 times the learning rate, at most 6 times.
+    The learner's evaluator computes a criterion after each block of steps. The run has diverged if the
+    criterion is not finite, or more than 1 nat per datum above its lowest value. Then the run continues from
+    the best state with 0.3 times the learning rate. This happens at most 6 times.
 
-    Raises CheckpointError, a ValueError, if the checkpoint is damaged or belongs to another run.
+    Raises CheckpointError (a ValueError) if the checkpoint is damaged or belongs to another run.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def fit(
     key : JAX key
         The key of all random numbers.
     progress : function or None
-        A function that is called with every entry of the history. If it returns True, the run ends.
+        A function that receives every entry of the history. If the function returns True, the run ends.
     checkpoint : path or None
         The path of a checkpoint file. If the file exists, the run resumes with the same result.
     time_limit : float or None

@@ -307,7 +307,7 @@ def take_stretch(
 ) -> tuple[Any, int, Numbers]:  # fmt: skip
     """Return the state at the next evaluation, the number of steps, and their mean metrics.
 
-    It stops earlier after `most` steps or at the deadline. Raises TimeIsUpError if no step is possible.
+    The block ends early after `most` steps or at the deadline. Raises TimeIsUpError if no step is possible.
     """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_evaluation, plan.total_steps - step)
@@ -333,7 +333,7 @@ def take_stretch(
 def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> int:
     """Return the index of the lowest criterion among n ordered options, starting at `begin`.
 
-    The search goes up while the criterion falls, else down. It ends if `criterion` returns None.
+    The search goes up while the criterion falls, else down. The search ends if `criterion` returns None.
     """
     lowest, best = criterion(begin), begin
     if lowest is None:

@@ -1,6 +1,6 @@
 """Networks: Equinox modules that map one row x [D] to z [P], and bounds on their inputs.
 
-Other Equinox modules and functions of this form work as well. Weights are cast to the dtype of the rows.
+Other Equinox modules and functions that map x to z work as well. Weights are cast to the dtype of the rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,8 +76,8 @@ def mlp(
 ) -> MLP:
     """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    The default is the network of the SCGD paper: two layers of 128 units with ReLU. For n inputs of a layer,
-    weights ~ N(0, 2/n) (He et al. 2015) and biases ~ U(−1/√n, 1/√n). Raises ValueError for sizes below 1.
+    The default is the network of the SCGD paper: two layers of 128 units with ReLU. A layer with n inputs starts
+    with weights ~ N(0, 2/n) (He et al. 2015) and biases ~ U(−1/√n, 1/√n). Sizes below 1 raise ValueError.
 
     Parameters
     ----------
@@ -164,9 +164,9 @@ def attention(
     Parameters
     ----------
     n_inputs, width : int
-        The number D of inputs, at least 2, and the length of tokens and of z, a multiple of `n_heads`.
+        D, at least 2; and the length of tokens and of z, which must be a multiple of `n_heads`.
     n_heads, n_layers, feedforward : int
-        Attention heads per layer, encoder layers, and hidden units of each feed-forward network.
+        The numbers of heads per layer, of encoder layers, and of hidden units per feed-forward network.
     key, dtype : JAX key, dtype
         The key and the dtype of all weights.
     """
@@ -188,7 +188,7 @@ class Within(eqx.Module):
     """A network whose inputs are bounded, so that it does not extrapolate linearly.
 
     Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low
-    to high do not change; other values are at most w_d outside. The bounds do not train. See `within`.
+    to high do not change; other values end at most w_d outside this range. The bounds do not train.
     """
 
     network: Any
