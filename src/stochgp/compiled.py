@@ -27,10 +27,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def require_jax() -> None:
-    """Raise RuntimeError without a JAX device, or in a process forked after JAX started."""
+    """Raise RuntimeError if JAX has no device, or if JAX started before a fork of this process."""
     if _STATE["is_fork"]:
         raise RuntimeError(
-            "this process was forked after JAX had started, so JAX cannot compute in it: load the model in each worker (gunicorn without "
+            "this process was forked after JAX had started, so JAX cannot compute here: load the model in each worker (gunicorn without "
             '--preload), or start the workers with the multiprocessing method "spawn"'
         )
     try:
@@ -43,10 +43,10 @@ def require_jax() -> None:
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call `work` on every item in one thread per core, and return the results in order.
+    """Call `work` on every item, using one thread per core; return the results in order.
 
-    `work` should use one core and give the same result in every thread. An error or Ctrl-C cancels waiting
-    items. Do not use it for factorisations under `vmap` (see `linalg.one_by_one`).
+    `work` should use one core and return the same result in every thread. An error or Ctrl-C cancels items
+    that wait. Do not use threads for factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]
@@ -65,9 +65,9 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def quick_jit(function: Callable[..., R]) -> Callable[..., R]:
-    """Compile like `eqx.filter_jit`, with options for fast compilation of rare programs.
+    """Compile `function` like `eqx.filter_jit`, with options that make compilation fast.
 
-    Inside another traced program, the function is called without compilation.
+    Use `quick_jit` for programs that run rarely. Inside a traced program, `function` is not compiled.
     """
 
     @functools.cache

@@ -41,7 +41,7 @@ class AbstractTransform(eqx.Module):
 
     @abc.abstractmethod
     def inverse(self, z: Any) -> Any:
-        """Return y with T(y) = z, or the nearest end of the target range if there is none."""
+        """Return y with T(y) = z; if no such y exists, the nearest end of the target range."""
 
     @abc.abstractmethod
     def log_slope(self, y: Any) -> Any:
@@ -143,7 +143,7 @@ class SinhArcsinh(AbstractTransform):
 class Anchored(AbstractTransform):
     """T(y) = out_scale · inner((y − center)/scale) + out_shift.
 
-    `anchored` chooses these numbers, so that T maps two fixed targets to fixed values.
+    The function `anchored` computes scales and shifts, so that T maps two targets to fixed values.
     """
 
     inner: AbstractTransform  # for dimensionless targets
@@ -180,7 +180,7 @@ class Anchored(AbstractTransform):
 
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
-    """Return T for targets y: median ∓ half the interquartile range is mapped to ∓0.6745."""
+    """Return T that maps median ∓ half the interquartile range of the targets y to ∓0.6745."""
     if not inner.raw:
         return inner
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])

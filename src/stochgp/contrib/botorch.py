@@ -29,8 +29,8 @@ JITTER = 1e-8  # relative jitter of covariances, for repeated points
 class PosteriorModel(Model):
     """A BoTorch model with one output and a joint Gaussian posterior over q points.
 
-    X has the shape [b, q, D]. Means and covariances are those of `predict`, but with an iterative solver the
-    covariance is estimated from 64 function samples, with a relative standard error of 0.18.
+    X has the shape [b, q, D]. Means and covariances equal those of `predict`. With an iterative solver, the
+    covariance is an estimate from 64 sampled functions, with a relative standard error of 0.18.
 
     Parameters
     ----------

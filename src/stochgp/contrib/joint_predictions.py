@@ -43,7 +43,7 @@ def joint_moments(estimator: Any) -> Any:
     """Return a function from sets of points [B, Q, D] to the joint moments of f.
 
     The moments are the mean [B, Q] and covariance [B, Q, Q] of `predict`, in original units. With an
-    iterative solver, the covariance is estimated. `values` and `pull` evaluate the function and its gradient.
+    iterative solver, the covariance is an estimate. `values` evaluates the function, and `pull` its gradient.
 
     Raises TypeError for objects other than fitted regressors of this package. Raises ValueError for inputs
     that need encoding, for transformed targets and counts, and for posteriors without covariances.

@@ -65,7 +65,7 @@ def resolve(
     n_inputs, key, dtype : int, PRNG key, dtype
         The number D of inputs, the key for random draws, and the dtype of draws and new parameters.
     X_sample, limits : array [N, D] or None, array [2, D] or None
-        Rows for the landmarks of "nystrom"; input ranges. If both are set, "mlp" and "attention" bound inputs.
+        Rows for landmarks ("nystrom"), and input ranges. With both, "mlp" and "attention" bound their inputs.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:

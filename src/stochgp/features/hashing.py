@@ -27,9 +27,9 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 class TanimotoHashes(AbstractFeatureMap):
     """Random features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a Tanimoto kernel k.
 
-    A hash h_j selects one element of a row, such that P(h_j(x) = h_j(z)) = T(x, z) = k(x, z)/variance. ξ_j = ±1
-    is a random sign for each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
-    √((1 − T²)/M) (Tripp et al. 2023). Only the variance has derivatives, and it trains. Create it with `init`.
+    A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. ξ_j = ±1 is a
+    random sign of each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
+    √((1 − T²)/M) (Tripp et al. 2023). The variance trains. φ has no derivatives for rows. Create it with `init`.
 
     Parameters
     ----------

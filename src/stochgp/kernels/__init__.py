@@ -41,7 +41,7 @@ def resolve(
     variance: float = 1.0,
     dtype: DTypeLike = np.float32,
 ) -> Any:
-    """Create a named kernel with starting values for standardised rows; return a kernel unchanged.
+    """Return the named kernel, with starting values for standardised rows, or a given kernel.
 
     Lengthscales start at √D. Raises ValueError for an unknown name, and TypeError for other objects.
 
@@ -51,8 +51,7 @@ def resolve(
         A kernel or a name, and the number D of inputs. Names are "rbf", "matern12", "matern32", "matern52",
         "rational-quadratic", "periodic", "linear", "tanimoto" and those added with `stochgp.register`.
     ard, variance, dtype : bool, float, dtype
-        With `ard`, each input has its own lengthscale. `variance` is the starting variance. Parameters have
-        the dtype `dtype`.
+        With `ard`, each input has a lengthscale. `variance` is a starting value. `dtype` is for parameters.
     """
     if isinstance(value_of(kernel), AbstractKernel):
         return kernel  # also if it is frozen

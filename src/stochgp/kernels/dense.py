@@ -1,7 +1,7 @@
 """Blocks of K, and gradients of sums over K, in host memory.
 
-NumPy evaluates RBF and Matérn kernels, also of linearly mapped inputs, and sums of these kernels. Compiled JAX
-programs evaluate other kernels, in tiles of 256 × 256 rows.
+NumPy evaluates RBF and Matérn kernels, also of linearly mapped inputs, and sums of these kernels. Compiled
+JAX programs evaluate other kernels, in tiles of 256 × 256 rows.
 """
 
 import functools

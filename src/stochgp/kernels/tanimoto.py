@@ -28,7 +28,7 @@ class Tanimoto(AbstractKernel):
         The variance k(x, x).
     packed : bool
         True if rows contain packed bits, 31 per number (`numerics.arrays`), and a last column of counts.
-        `data.Fingerprints` converts counts to this faster format. Derivatives for rows are then missing.
+        `data.Fingerprints` converts counts to this faster format, which has no derivatives for rows.
     active_dims : iterable of int or None
         The A columns that the kernel uses; None = all columns.
     """

@@ -66,8 +66,8 @@ class Evidence(NamedTuple):
 class ByEvidence(eqx.Module):
     """Evaluator that uses the exact NLML or the NLPD of held-out rows.
 
-    A run returns the state with the lowest criterion. The run has settled if the criterion falls by less than
-    0.01 nats per datum in the last three quarters of the steps, or in the last cycle.
+    A run returns the state with the lowest criterion. The run has settled if the criterion fell by less than
+    0.01 nats per datum in the last cycle; without cycles, in the last three quarters of the steps.
 
     Parameters
     ----------

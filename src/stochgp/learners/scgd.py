@@ -36,11 +36,10 @@ class SCGD(AbstractBatchLearner):
         G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀPφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr P]
         θ ← θ − a G.
 
-    The gradient treats P = F̃⁻¹ as constant. With another optax optimizer than `optax.sgd`, this optimizer
-    replaces the last line.
+    The gradient treats P = F̃⁻¹ as constant. Optimizers other than `optax.sgd` replace the last line.
 
-    If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, ρ_i/s_i multiplies its terms in F̂ and G. The
-    objective also contains ρ_i log s_i. The parameters of s_i train with the features.
+    If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, ρ_i/s_i multiplies its terms in F̂ and G.
+    The objective also contains ρ_i log s_i. The parameters of s_i train with the features.
 
     Parameters
     ----------

@@ -30,9 +30,9 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    The values of f at N rows have the shape [N, L]. Targets are floats, also for class indices. Callers
-    multiply the log density of each row by its weight. Input-dependent noise uses the inputs X [N, D].
-    All floating-point arrays are trained unless they are frozen.
+    The values of f at N rows have the shape [N, L]. Targets are floats; this includes class indices. Callers
+    multiply the log density of each row by the row's weight. X [N, D] are the inputs of noise models.
+    All floating-point arrays of a likelihood are trained, unless they are frozen.
     """
 
     is_of_counts: ClassVar[bool] = False  # if True, targets are not standardised, and f is their log mean
@@ -71,7 +71,7 @@ class AbstractLikelihood(eqx.Module):
 
 
 def safe_exp(x: Array) -> Array:
-    """Return e^x up to x = 40 and its tangent above, so that its square is finite in float32."""
+    """Return e^x for x ≤ 40 and the tangent of e^x above; squares are finite in float32."""
     beyond = jnp.maximum(x - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) * (1 + beyond)
 
@@ -87,7 +87,7 @@ def as_transform(value: Any) -> AbstractTransform | str:
 
 
 class Warped(eqx.Module):
-    """A likelihood for the transformed targets T(y), as an argument of regressors.
+    """A likelihood of transformed targets T(y), for the argument `likelihood` of regressors.
 
     A regressor learns the transform's parameters and then standardises T(y). Predictions have the units of y.
 
@@ -97,7 +97,7 @@ class Warped(eqx.Module):
         The likelihood of T(y): an object of `stochgp.likelihoods`, or a name that the regressor accepts.
     transform : transform or str
         The transform T: an object of `stochgp.transforms`, "log", "sinh-arcsinh", "count" or "auto".
-        "count" is log(y + ½), with predictions that are counts. "auto" chooses on held-out rows.
+        "count" is log(y + ½) with predictions in whole numbers. "auto" compares transforms on held-out rows.
     """
 
     likelihood: Any = "gaussian"
@@ -107,7 +107,7 @@ class Warped(eqx.Module):
 class Shifted(AbstractLikelihood):
     """The likelihood p(y | f + shift): f + shift is a GP with the mean `shift`.
 
-    Regressors of counts use it, with the logarithm of the average count as `shift`.
+    Regressors of counts set `shift` to the logarithm of the average count.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Likelihoods of classes: two with one latent function, or more with one per class."""
+"""Likelihoods of two classes (one latent function) and of C classes (C latent functions)."""
 
 import functools
 

@@ -25,7 +25,7 @@ class Gaussian(AbstractLikelihood):
     Parameters
     ----------
     noise : noise model, number or parameter
-        The noise variance σ² s(x), or a constant σ². A number is a starting value; σ² stays above 1e-6.
+        A model of the noise variance σ² s(x), or a constant σ². A number is a starting value; σ² stays ≥ 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
@@ -48,7 +48,7 @@ class Gaussian(AbstractLikelihood):
 
 
 def degrees_of_freedom(value: Any) -> AbstractParameter:
-    """Convert degrees of freedom to a parameter with the lower bound 2, or 0 for values ≤ 2."""
+    """Convert degrees of freedom to a parameter above 2, or above 0 if the value is at most 2."""
     if isinstance(value, AbstractParameter):
         return value
     return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
@@ -62,8 +62,8 @@ class StudentT(AbstractLikelihood):
     Parameters
     ----------
     df, noise : number or parameter; noise model, number or parameter
-        The degrees of freedom ν, and the squared scale σ² s(x) or a constant σ². Numbers are starting values.
-        ν stays above 2 if its starting value is above 2. σ² stays above 1e-6.
+        The degrees of freedom ν, and a model of the squared scale σ² s(x) or a constant σ². Numbers are
+        starting values. ν stays above 2 if the starting value of ν is above 2. σ² stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
@@ -80,5 +80,5 @@ class StudentT(AbstractLikelihood):
         nu = float(self.df)
         if nu <= 1:
             what = f"a Student-t with {nu:.3g} degrees of freedom"
-            warn(f"{what} has no mean: medians replace it", stacklevel=2)
+            warn(f"{what} has no mean; predictions are medians", stacklevel=2)
         return normal_plus_student(mean[:, 0], variance[:, 0], noise_of_rows(self.noise, X), nu)

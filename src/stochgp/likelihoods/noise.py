@@ -54,12 +54,12 @@ class ConstantNoise(AbstractNoise):
 def constant_noise(
     variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
 ) -> ConstantNoise:
-    """Return constant noise with a variance that is a parameter, or a number ≥ `lower`.
+    """Return constant noise; a number as `variance` becomes a parameter that is ≥ `lower`.
 
     Parameters
     ----------
     variance, lower, dtype : number or parameter, float, dtype or None
-        The variance σ², in squared target units; the lower bound and the dtype of a number σ².
+        The variance σ² in squared target units. For a number σ²: the lower bound and dtype of its parameter.
     """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))

@@ -76,8 +76,8 @@ def mlp(
 ) -> MLP:
     """Return a fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    The default is the network of the SCGD paper: two layers of 128 units with ReLU. A layer with n inputs starts
-    with weights ~ N(0, 2/n) (He et al. 2015) and biases ~ U(−1/√n, 1/√n). Sizes below 1 raise ValueError.
+    The default is the network of the SCGD paper: two layers of 128 units with ReLU. A layer with n inputs has
+    initial weights ~ N(0, 2/n) (He et al. 2015) and biases ~ U(−1/√n, 1/√n). Sizes below 1 raise ValueError.
 
     Parameters
     ----------

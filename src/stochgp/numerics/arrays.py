@@ -1,7 +1,7 @@
 """Products of arrays at full precision, transfers, blocks of rows, and packed bits.
 
-A word of 31 bits is stored as the float32 with this sign (bit 30), mantissa (bits 0 to 22) and exponent
-(bits 23 to 29). Zero is 0.0. All words are normal, finite numbers, so that casts to float64 keep the bits.
+A word of 31 bits is stored as a float32: bit 30 is the sign, bits 23 to 29 are the exponent, and bits 0 to 22
+the mantissa. Zero is 0.0. All words are normal, finite numbers, so that casts to float64 keep the bits.
 """
 
 import time
@@ -34,7 +34,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def full_precision() -> AbstractContextManager:
-    """Return a context in which traced products run at full precision unless they set another."""
+    """Return a context that traces products at full precision, unless they set a precision."""
     return jax.default_matmul_precision("highest")
 
 

@@ -15,10 +15,10 @@ def paired(
     cell: Int[np.ndarray, " R"],
     weight: Float[np.ndarray, " R"] | None = None,
 ) -> tuple[float, float]:
-    """Return the weighted mean d̄ of differences, and its standard error for clustered rows.
+    """Return the weighted mean d̄ of differences d_i, and the standard error of d̄.
 
-    With a_i = weight_i / Σ weight, d̄ = Σ_i a_i d_i. Its error is √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²)
-    for G independent clusters g (Liang and Zeger 1986), and inf for one cluster.
+    With a_i = weight_i / Σ weight, d̄ is Σ_i a_i d_i. Rows in different clusters g = 1 … G are independent. The
+    standard error is √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²) (Liang and Zeger 1986), or inf if G = 1.
     """
     weight = np.ones(len(difference)) if weight is None else weight
     mean = float(np.average(difference, weights=weight))
@@ -30,7 +30,7 @@ def paired(
 
 
 def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
-    """Divide rows into clusters of nearby rows, by repeated splits at medians of inputs."""
+    """Divide rows into clusters of nearby rows: split clusters repeatedly at medians of inputs."""
     cell = np.zeros(len(X), np.int64)
     n = 1
     while 2 * n <= min(n_cells, len(X)):
@@ -44,12 +44,12 @@ def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
 
 
 def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -> Int[np.ndarray, " R"]:
-    """Return a cluster number per row: its group, or one of 64 clusters of nearby rows."""
+    """Return the cluster number of each row: the row's group, or one of 64 nearby clusters."""
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
 
 
 def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Return the unit of each row: its group, or the row itself in a group with most rows."""
+    """Return the unit of each row: its group, or the row if its group has over half of all rows."""
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     alone = len(sizes) + np.arange(len(group))
     return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]
@@ -58,7 +58,7 @@ def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
 def folds(
     n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
-    """Return a random fold for each row. Groups stay together (see `divisible`)."""
+    """Assign each row to a random fold. Units of rows stay together (see `divisible`)."""
     number = np.arange(n_rows) if group is None else divisible(group)
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
@@ -67,18 +67,17 @@ def folds(
 def train_test_indices(
     n: int, fraction: float, seed: int, group: Shaped[np.ndarray, " n"] | None = None
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
-    """Divide rows 0 … n−1 at random into training and test rows, each in ascending order.
+    """Divide rows 0 … n−1 at random; return sorted indices of training rows and of test rows.
 
-    The same n, fraction and seed always give the same division (NumPy's PCG64 generator).
-
-    Raises ValueError if `fraction` is not between 0 and 1, or if a set would be empty.
+    Equal arguments always give the same division (NumPy's PCG64 generator). Raises ValueError if `fraction`
+    is not between 0 and 1, or if there would be no training rows or no test rows.
 
     Parameters
     ----------
     n : int
         The number of rows.
     fraction : float
-        The share of test rows, or the share of test groups with `group`.
+        The share of test rows; if `group` is set, the share of test groups.
     seed : int
         The seed of the random division.
     group : array [n], optional
@@ -90,8 +89,8 @@ def train_test_indices(
     n_test = round(len(names) * fraction)
     if not 1 <= n_test <= len(names) - 1:
         raise ValueError(
-            f"a test fraction of {fraction} gives {len(names) - n_test} training rows and {n_test} test rows "
-            f"of {len(names)}; both sets need at least one"
+            f"a test fraction of {fraction} divides {len(names)} rows or groups into {len(names) - n_test} for training "
+            f"and {n_test} for tests; both sets need at least one"
         )
     of_test = np.isin(member, np.random.default_rng(seed).permutation(len(names))[:n_test])
     return np.flatnonzero(~of_test), np.flatnonzero(of_test)
@@ -100,7 +99,7 @@ def train_test_indices(
 def equal_rows(
     columns: Sequence[np.ndarray], places: Callable[[np.ndarray], np.ndarray] = lambda values: values
 ) -> Int[np.ndarray, " N"]:
-    """Return for each row the index of the first equal row; `places` maps each column."""
+    """Return for each row the index of the first equal row, after `places` maps each column."""
     first = np.arange(len(columns[0]))
     rows, key = first, np.zeros(len(first), np.int64)
     for column in columns:
@@ -115,12 +114,12 @@ def equal_rows(
 
 
 def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:
-    """Return how many of the first groups are needed to reach `n_rows` rows."""
+    """Return the smallest number of first groups that together have `n_rows` rows."""
     return int(np.searchsorted(np.cumsum(sizes), n_rows)) + 1
 
 
 def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | None = None) -> float:
-    """Return the weighted median, the mean of the lower and the upper median."""
+    """Return the weighted median: the mean of the lower and the upper weighted median."""
     weight = np.ones(len(values)) if weight is None else weight
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])
@@ -136,7 +135,7 @@ def scale_of(
 ) -> float:
     """Return a factor for predictive variances, from squared standardised errors.
 
-    It is (1 + n s)/(1 + n), with the mean s of `squares` and the effective number n of rows or groups.
+    The factor is (1 + n s)/(1 + n) for the weighted mean s of `squares` and n effective rows or groups.
     """
     number = np.arange(len(squares)) if group is None else np.unique(group, return_inverse=True)[1]
     n = effective_number(np.bincount(number, weight))

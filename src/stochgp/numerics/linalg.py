@@ -50,13 +50,13 @@ class Factor(NamedTuple):
         )
 
     def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """Return L⁻ᵀ `half` = (A + jitter·I)⁻¹k. It overwrites `half`."""
+        """Return L⁻ᵀ `half` = (A + jitter·I)⁻¹k, and overwrite `half`."""
         return scipy.linalg.solve_triangular(
             self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
         )
 
     def times(self, factor: float) -> "Factor":
-        """Return the Cholesky factor of `factor` · A. It overwrites L."""
+        """Return the Cholesky factor of `factor` · A, and overwrite L."""
         np.multiply(self.L, self.L.dtype.type(math.sqrt(factor)), out=self.L)
         return Factor(self.L, factor * self.jitter)
 
@@ -93,7 +93,7 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     """Factorise the lower triangle of a matrix in place. Return False if that fails.
 
-    Blocks of columns are factorised in turn, each after subtracting products with earlier blocks.
+    Blocks of columns are factorised in turn, after products with earlier blocks are subtracted.
     """
     (potrf,), begun, N = scipy.linalg.get_lapack_funcs(("potrf",), (L,)), deadline.left(), len(L)
     for first in range(0, N, BLOCK):
@@ -129,7 +129,7 @@ def rounding_error(prior: Any, weight: Any, dtype: DTypeLike) -> Any:
 def safe_covariance(
     of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:
-    """Return the covariance `of_noise` + `rest` + diag(`rounding`). It overwrites `rest`.
+    """Return the covariance `of_noise` + `rest` + diag(`rounding`), and overwrite `rest`.
 
     If `rest` has negative eigenvalues, the nearest positive semi-definite matrix replaces it.
     """

@@ -47,8 +47,8 @@ class Conditional(NamedTuple):
 class Curvature(NamedTuple):
     """The mean loss over scored rows, its gradient, and its Fisher information.
 
-    Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights,
-    or per datum for a joint density.
+    Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights;
+    for a joint density, it is a mean per datum.
     """
 
     loss: np.float64
@@ -246,7 +246,7 @@ def _slopes(
 def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.ndarray]]:
     """Return hᵀ∂K h and pᵀ∂K h [B, R, ·] for the trainable parameters of a kernel's term.
 
-    With G = f'(s), the scaled inputs z and entrywise products ×, the computation uses
+    With G = f'(s), scaled inputs z, vectors a and h, and entrywise products ×, the computation uses
     Σ_ij a_i G_ij (z_i − z_j)² h_j = Σ_i a_i z_i² (Gh)_i + Σ_j h_j z_j² (Ga)_j − 2 Σ_i a_i z_i (G(h × z))_i.
     """
     (B, m, R), (term, Z, F, G) = h.shape, part

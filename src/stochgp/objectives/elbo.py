@@ -1,8 +1,8 @@
 """The evidence lower bound (ELBO), Σ_i ρ_i E_q log p(y_i | f(x_i)) − KL(q ‖ p) ≤ log p(y).
 
 A site is a Gaussian factor exp(−½ β f² + r f) that approximates the likelihood of a row. The best Gaussian
-q(f) is the prior times one site for each row (Opper and Archambeau 2009). With W = diag β and
-B = I + W^½ K W^½, q(f) has the covariance S = K − K W^½ B⁻¹ W^½ K, the mean m = S r, and
+q(f) is the prior times one site for each row (Opper and Archambeau 2009). Let W be diag β and
+B = I + W^½ K W^½. Then q(f) has the covariance S = K − K W^½ B⁻¹ W^½ K, the mean m = S r, and
 
     α = K⁻¹m = r − W m,    KL(q ‖ p) = ½ (mᵀα − Σ_i β_i S_ii + log|B|).
 """
@@ -58,8 +58,7 @@ def expected_log_density(
 def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None) -> Sites:
     """Return the sites to which a natural-gradient step of size 1 leads (Khan and Lin 2017).
 
-    They are β = max(−2 ∂E/∂v, 0) and r = ∂E/∂m + β m, where E = ρ E_q log p(y | f), and m and v are the mean
-    and variance of f.
+    With E = ρ E_q log p(y | f) and f ~ N(m, v), the sites are β = max(−2 ∂E/∂v, 0) and r = ∂E/∂m + β m.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
@@ -161,7 +160,7 @@ def bound_and_gradient(gp: SparseGP, rows: Data, sites: Sites | None = None) -> 
     """Return the ELBO on all rows for the best Gaussian q(f), its gradient, and the sites.
 
     The gradient has the structure of the model. Natural-gradient steps from `sites` (None = the prior) find
-    the best sites. This takes O(L N³) time for L latent functions. The ELBO is NaN if k(X, X) is not finite.
+    the best sites, in O(L N³) time for L latent functions. The ELBO is NaN if k(X, X) is not finite.
     """
     K = dense.block(gp.kernel, rows.X, rows.X)
     expected = _expectations(gp.likelihood, rows)

@@ -4,8 +4,8 @@ Let v be the variance, Φ the features, M their number, F = v ΦᵀΦ + σ²I, a
 
     n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
 
-(SCGD paper, Theorem 1). If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, the sums over rows have
-weights ρ_i/s_i, n is Σρ_i, and Σρ_i log s_i is added.
+(SCGD paper, Theorem 1). Row i may have the weight ρ_i and the noise variance σ²s_i/ρ_i. Then sums over rows have
+the weights ρ_i/s_i, n is Σρ_i, and the right-hand side also contains Σρ_i log s_i.
 """
 
 import dataclasses
@@ -209,7 +209,7 @@ def pessimistic_nlpd(
     """Return the NLPD of the held-out rows plus two standard errors, and its derivatives.
 
     Let l_i be −log p of row i, l̄ the NLPD, and w_i the share of row i in the sum of weights. The standard
-    error is √Σ_g (Σ_{i∈g} w_i (l_i − l̄))², a sum over groups g. It is large for an overconfident model.
+    error is √Σ_g (Σ_{i∈g} w_i (l_i − l̄))², a sum over groups g. An overconfident model has a large error.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     share = held_out.weight / held_out.weight.sum()
@@ -228,7 +228,7 @@ def joint_nlpd(
     """Return minus the joint log density of the held-out rows per datum, and its derivatives.
 
     `s` is the spectrum of the training rows, and `both` is the spectrum of training and held-out rows. The
-    density is the ratio of their evidences. Rows that contradict each other have a low joint density.
+    density is evidence(`both`)/evidence(`s`). Rows that contradict each other have a low joint density.
     """
     every, train = (part.count * _row(nlml_of_spectrum(part, variance, noise_variance)) for part in (both, s))
     value, by_v, by_s2 = (every - train) / (both.count - s.count)

@@ -24,7 +24,7 @@ class Boosting:
 
     Let g and h be the first and second derivatives of the loss per row. A leaf has the value
     −rate Σ g/(Σ h + ridge), and a split maximises the sum of (Σ g)²/(Σ h + ridge) over leaves. Each tree uses
-    a random `share` of the rows. Boosting stops if `patience` trees have not lowered the validation loss.
+    a random `share` of the rows. Boosting stops when `patience` trees in a row do not lower the validation loss.
     """
 
     n_trees: int = 200
@@ -46,9 +46,9 @@ class Boosting:
         weight: Float[np.ndarray, " N"] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Trees | None:
-        """Fit trees to X, as many as minimise `loss` on the rows `others`; None if no tree helps.
+        """Fit trees to X; their number minimises `loss` on the rows `others`; None if it is 0.
 
-        `slopes` returns g and h of the rows X, multiplied by their weights. Quantiles of inputs use `weight`.
+        `slopes` returns g and h of the rows X, times the weights of rows. Quantiles of inputs use `weight`.
         Boosting continues while `goes_on()` is true.
         """
         generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight, self.fewest)
@@ -149,8 +149,8 @@ def edges_of(
 ) -> list[Float[np.ndarray, " _"]]:
     """Return thresholds of each input: midpoints between two successive values.
 
-    With more than n_bins distinct values, thresholds are at the quantiles 1/n_bins, 2/n_bins, …
-    With `fewest`, the first and last bins are halved while the outer half has at least `fewest` rows.
+    An input with more than n_bins distinct values has thresholds at its quantiles 1/n_bins, 2/n_bins, …
+    If `fewest` is set, the first and the last bin are halved while each outer half has `fewest` rows or more.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight

@@ -41,12 +41,12 @@ OnHost = Float64[np.ndarray, " N"]
 class Dispersion(eqx.Module):
     """The distribution y = m + √(κ s(x) V) T of an observation with the predicted mean m.
 
-    V is the predicted variance, of f and the noise. T is standard normal or Student-t with the density p_T.
+    V is the predicted variance of f plus noise. T is standard normal or Student-t with the density p_T.
     With z² = (y − m)²/V and η = log s(x),
 
         log p(y) = −½ log V − ½(η + log κ) + log p_T(√(z² e^(−η)/κ)).
 
-    The variances of f and of the noise have the same factor c s(x), so the mean remains m.
+    The same factor c s(x) multiplies the variances of f and of the noise; the mean remains m.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Dispersion(eqx.Module):
 
     @property
     def is_scaling(self) -> bool:
-        """True if it changes the predicted variances."""
+        """True if predicted variances change."""
         return self.variance != 1.0 or self.trees is not None
 
     def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
@@ -105,12 +105,12 @@ def _scales(variance: Array, trees: Trees | None, X: Float[Array, "N D"]) -> Flo
 def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     """Compare the Student-t of `fit` with a constant Gaussian by cross-validation.
 
-    Without `heavy_tails`, compare a Gaussian whose scale depends on the inputs; it needs 500 rows. The name
-    in the result is None, for the constant Gaussian, unless the alternative is clearly better (`prefer`).
-    It is also None with fewer than 100 rows or 10 groups, and for tied or rounded targets.
+    If `heavy_tails` is False, the alternative is a Gaussian with a scale that depends on the inputs; it needs
+    500 rows. The result names the alternative if it is clearly better (`prefer`), otherwise None. With fewer
+    than 100 rows or 10 groups, and for tied or rounded targets, the result is None without a comparison.
 
-    In each round, two of four parts fit trees, a third stops the boosting and fits κ and ν, and the fourth
-    compares log densities. With 8,000 rows or more, one round is enough, unless it has fewer than 10 groups.
+    Each round uses two quarters of the rows for trees, one to stop boosting and to fit κ and ν, and one to
+    compare log densities. With 8,000 rows or more, one round is enough if it compares at least 10 groups.
     """
     name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
     if why := too_few(len(rows), rows.group, **fewest):
@@ -119,7 +119,7 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     if np.average(squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: predictions of more than a tenth of the left-out rows are exact"
     elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
-        why = "left-out errors are rounding errors: half are below 0.01 standard deviations, all below 1"
+        why = "left-out errors are rounding errors: half of them are below 0.01 standard deviations, and all below 1"
     if why:
         return Preference(None, {}, why)
     part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
@@ -141,11 +141,11 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
 def fit(
     rows: Data, seed: int, *, heavy_tails: bool = True, scaled: bool = True, df: float | None = None
 ) -> Dispersion:
-    """Fit a Student-t or a Gaussian whose scale depends on the inputs.
+    """Fit a Student-t or a Gaussian, with a scale that depends on the inputs.
 
-    Trees are fitted to three quarters of the rows. The last quarter gives the number of trees, κ and ν.
-    The scale is constant with fewer than 500 rows, without `scaled`, or if no tree improves the density.
-    `df` fixes ν.
+    Trees are fitted to three quarters of the rows. The last quarter determines the number of trees, κ and ν.
+    The scale is constant with fewer than 500 rows, if `scaled` is False, or if no tree improves the density.
+    A number `df` fixes ν.
     """
     part = folds(len(rows), rows.group, PARTS, seed)
     scaled = scaled and len(rows) >= MIN_ROWS_SCALED

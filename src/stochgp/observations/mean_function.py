@@ -37,8 +37,8 @@ class AbstractMeanFunction(eqx.Module):
     Parameters
     ----------
     noise_factor, residual, width : float
-        `noise_factor` is the noise variance of new rows, divided by the learned one. `residual` is the
-        variance of left-out errors for which `width` is 1 (0 = any). `width` is a factor of `deviations`.
+        `noise_factor` is the noise variance of new rows divided by the learned noise variance. `residual` is
+        the variance of left-out errors at which `width` is 1 (0 = any). `width` multiplies `deviations`.
     """
 
     __getattribute__ = object.__getattribute__  # bypasses Equinox, which wraps methods in pytrees
@@ -50,7 +50,7 @@ class AbstractMeanFunction(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, X: Any, xp: Any = np) -> Any:
-        """Return m(x) [N], in float64 for xp = NumPy, or in the dtype of X for `jax.numpy`."""
+        """Return m(x) [N]: in float64 if `xp` is NumPy, in the dtype of X if it is `jax.numpy`."""
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
@@ -72,7 +72,7 @@ class LinearMean(AbstractMeanFunction):
     center : float64 array [D]
         The means of the inputs.
     low, high : float64 array [D]
-        The ends of the clipped inputs: the training range, extended by its width at either end.
+        Bounds of the clipped inputs: the training range, extended by its own width at both ends.
     root, offset_std : float64 array [D, R − 1], float
         The slopes have the covariance root rootᵀ. The offset has the variance offset_std².
     noise_factor, residual, width : float
@@ -90,10 +90,10 @@ class LinearMean(AbstractMeanFunction):
 
     @classmethod
     def fit(cls, rows: Data) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
-        """Fit m by ridge regression, and return it with its leave-one-out values at the rows.
+        """Fit m by ridge regression; return m and its leave-one-out values at the rows.
 
-        The penalty λ minimises the leave-one-out error. The covariance of the slopes averages over λ, with
-        the priors N(0, σ²/λ) of the slopes and half-Cauchy of 1/√λ.
+        The penalty λ minimises the leave-one-out error. The covariance of the slopes is an average over λ.
+        The slopes have the prior N(0, σ²/λ), and 1/√λ has a half-Cauchy prior.
         """
         some = random_rows(len(rows), MAX_ROWS)
         every, rows = rows, rows.take(some)

@@ -30,7 +30,7 @@ Latent = Float[np.ndarray, "N L"]
 
 
 def supported_by(y: PerRow) -> tuple[float, float]:
-    """Return the range of targets, extended at either end by its width, or more if N < 40."""
+    """Return the range of targets, extended at both ends by its width, or by more if N < 40."""
     low, high = float(y.min()), float(y.max())
     R = (high - low) * max(1.0, MANY_ROWS / len(y)) or math.inf
     return low - R, high + R
@@ -38,26 +38,26 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The model of an observation y: T(y) = s z + m + m(x), where z | f has `likelihood`.
+    """The model of an observation y: T(y) = s z + b + m(x), and z given f has `likelihood`.
 
     The arguments `mean` and `variance` of methods are moments [N, L] of the latent functions, in units of z.
 
     Parameters
     ----------
     targets : Standardiser
-        The mean m and the standard deviation s of T(y) − m(x).
+        The mean b and the standard deviation s of T(y) − m(x).
     likelihood : AbstractLikelihood
         The likelihood of the standardised target z given the latent functions.
     inflation : Dispersion or None
-        The predictive distribution of z. If it is set, only the noise variance of `likelihood` matters.
+        The predictive distribution of z. If it is not None, only the noise variance of `likelihood` matters.
     transform : AbstractTransform or None
         The transform T; None = identity.
     rounding : bool
-        Whether y is a count. Predictive distributions are then rounded to whole numbers from 0 on.
+        True if y is a count. Predictive distributions are then rounded to whole numbers ≥ 0.
     mean_function : AbstractMeanFunction or None
         The mean function m(x), in the units of T(y); None = 0.
     support : (float, float)
-        The range of means of y that the training targets support, if there is a transform (`supported_by`).
+        With a transform: the range of predicted means that the training targets support (`supported_by`).
     """
 
     targets: Standardiser
@@ -119,7 +119,7 @@ class Observation:
         return replace(self, inflation=replace(inflation, factor=c * inflation.factor), mean_function=m)
 
     def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
-        """Add the mean function m, with a variance that matches its left-out errors."""
+        """Add the mean function m, and match the variance of m to left-out errors."""
         if m is None:
             return self
         likelihood, n, made = typing.cast(typing.Any, self.likelihood), self.noise_variance, self
@@ -133,7 +133,7 @@ class Observation:
         return replace(made, mean_function=replace(m, width=width))
 
     def supporting(self, y: PerRow) -> "Observation":
-        """Extend the supported range of means to the targets y, with the same margin."""
+        """Extend the supported range of means to new targets y, plus the same margin."""
         low, high = self.support
         R = (high - low) / 3
         return replace(self, support=(min(low, float(y.min()) - R), max(high, float(y.max()) + R)))
@@ -144,7 +144,7 @@ class Observation:
         return z if self.mean_function is None else z - self.mean_function(X)
 
     def to_target(self, z: Float[np.ndarray, " N *S"], X: MemorySource) -> Float[np.ndarray, " N *S"]:
-        """Return s z + m + m(x), in the units of T(y)."""
+        """Return s z + b + m(x), in the units of T(y)."""
         found = self.targets.inverse(z)
         if self.mean_function is None:
             return found
@@ -191,7 +191,7 @@ class Observation:
     def with_inflation(
         self, covariance: Float[np.ndarray, "N N"], X: MemorySource
     ) -> Float[np.ndarray, "N N"]:
-        """Return the scaled covariance of f plus that of the errors of m, in units of z²."""
+        """Return the scaled covariance of f plus the covariance of m(x), in units of z²."""
         if self.inflation is not None and self.inflation.is_scaling:
             root = np.sqrt(np.broadcast_to(self.variance_factor(X), X.size))
             covariance = root[:, None] * np.asarray(covariance) * root
@@ -210,8 +210,8 @@ class Observation:
     ) -> Float[np.ndarray, "N S"]:
         """Draw observations from values of f at the rows, each with the distribution of `predict`.
 
-        `moments` of f are needed if `draws_by_moments`. Observations that are not f plus Gaussian noise
-        have the ranks of f plus Gaussian noise (a Gaussian copula).
+        If `draws_by_moments` is True, `moments` of f are needed. Then the ranks of the observations equal
+        the ranks of f plus Gaussian noise (a Gaussian copula).
         """
         if not self._is_normal:
             assert moments is not None
@@ -268,7 +268,7 @@ class Observation:
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: MemorySource, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Draw T(y) given values of the first latent function; the others are random."""
+        """Draw T(y) given values of the first latent function; draw the other functions too."""
         m, v = mean, variance
         with jax.enable_x64(True):
             others, own = jax.random.split(key)

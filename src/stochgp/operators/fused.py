@@ -1,7 +1,7 @@
 """Fused products K V on a GPU: distances, kernel and sums of a tile stay in registers.
 
-Each program of the grid sums some rows over a part of the columns, in full float32. Pallas compiles it with
-Triton. In versions of JAX without it, this import fails, and products are computed tile by tile.
+Each program of the grid sums some rows over a part of the columns, in full float32. Pallas compiles programs
+with Triton. If JAX has no Pallas for Triton, this import fails, and products are computed tile by tile.
 """
 
 from collections.abc import Callable
@@ -56,8 +56,8 @@ def product(
 ) -> Float[Array, "B S"]:
     """Return Σ_j k(x_i, z_j) V_js in float32 for a stationary kernel k.
 
-    `kernel.prepare` must have prepared rows and columns with the same centre. `block=None` means the default.
-    With `interpret`, the programs run one after the other, on any device.
+    `kernel.prepare` must have prepared rows and columns with the same centre. `block=None` is the default size.
+    If `interpret` is True, the programs run one after the other, on any device.
     """
     S = V.shape[1]
     if S > WIDEST:

@@ -27,12 +27,12 @@ class KernelOperator(eqx.Module):
     """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Create it with `of`.
 
     Right-hand sides V [P, S] have N rows and P − N rows of zeros, which `pad` adds and `unpad` removes. A
-    product holds one tile of T columns of K in memory. With `wide=True`, it is summed in float64.
+    product holds one tile of T columns of K in memory. With `wide=True`, products are summed in float64.
 
     Parameters
     ----------
     kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
-        The kernel k, the mean of the rows, and X after `kernel.prepare`, padded with copies of the last row.
+        The kernel k, the mean of X, and the rows X, prepared by `kernel.prepare` and padded with the last row.
     noise, kept : array [P], array [P, P] or None
         The diagonal of Σ, padded with ones; the stored K, or None if every product evaluates K again.
     size, tile, keep : int, int, bool
@@ -67,7 +67,7 @@ class KernelOperator(eqx.Module):
     ) -> "KernelOperator":
         """Return the operator of rows X; `noise_variance` is one variance or one per row [N].
 
-        Raises ValueError for another shape of the noise, or if X has no rows.
+        Raises ValueError if the noise has another shape, or if X has no rows.
         """
         N, noise = X.shape[0], jnp.asarray(noise_variance, X.dtype)
         if N == 0 or noise.shape not in ((), (N,)):
@@ -229,7 +229,7 @@ class KernelOperator(eqx.Module):
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with or without a stored K; None = as the field `keep` states."""
+        """Return the operator with a stored K (True), without it (False), or as `keep` says (None)."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 

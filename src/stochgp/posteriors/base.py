@@ -42,8 +42,8 @@ class AbstractFunctions(eqx.Module):
 class AbstractPosterior(eqx.Module):
     """The posterior of the latent function f, with its means, variances and covariances.
 
-    Call the methods inside `jax.enable_x64(True)`. Call `mean` and `mean_and_variance` with `block_rows`
-    rows, because each new number of rows is compiled. If `block_rows` is None, any number is possible.
+    Call the methods inside `jax.enable_x64(True)`. Call `mean` and `mean_and_variance` with `block_rows` rows,
+    because JAX compiles a program for each number of rows. If `block_rows` is None, use any number of rows.
     """
 
     # This makes methods plain functions. Equinox would create a pytree at each access.
@@ -89,8 +89,8 @@ class AbstractPosterior(eqx.Module):
     ) -> Float[np.ndarray, " P"] | None:
         """Return standardised leave-one-out errors (y − mean)/√V of some training rows of `data`.
 
-        V is the variance of one observation with the noise variance `noise`, given all other rows. The result
-        is None if the errors are unknown or expensive.
+        V is the variance of an observation, given all other rows; it includes the noise variance `noise`. The
+        result is None if the errors are unknown or expensive.
         """
         return None
 
@@ -115,7 +115,7 @@ class DrawnFunctions(AbstractFunctions):
 
 
 def dispersed(base: AbstractPosterior, scale: Callable, functions: AbstractFunctions) -> DrawnFunctions:
-    """Return functions of the posterior `base` whose variance is multiplied by `scale(X)`."""
+    """Multiply the variance of `functions`, drawn from the posterior `base`, by `scale(X)`."""
     return DrawnFunctions(eqx.Partial(_dispersed, base, scale, functions), functions.n_samples)
 
 

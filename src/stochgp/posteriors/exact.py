@@ -74,7 +74,7 @@ class ExactKernelPosterior(AbstractKernelPosterior):
         """Return mean and variance for each row.
 
         With few training rows, the variance is the error variance of the predictor bᵀy with b = A⁻¹k(X, x).
-        It includes the effects of rounding errors and jitter on b.
+        This variance includes the effects of rounding errors and jitter on b.
         """
         X = np.asarray(X)
         if not self.is_exact:
@@ -219,8 +219,8 @@ class SampledKernelPosterior(AbstractKernelPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """Return the error covariance of the linear predictor Cᵀy with C ≈ A⁻¹k(X, Z).
 
-        It is CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)]. Negative eigenvalues of the bracket are removed.
-        The result is at least the exact covariance.
+        The covariance is CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀ(k(X, Z) − KC)]. Negative eigenvalues of the bracket
+        are set to 0. The result is at least the exact covariance.
         """
         Z, kernel, noise = np.asarray(X), self.system.kernel, self.system.row_noise[:, None]
         across = dense.block(kernel, np.asarray(self.system.X), Z)
@@ -348,7 +348,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """Return the posterior for another kernel and noise level; ValueError if A has no factor."""
+    """Return the posterior for a new kernel and noise level; raise ValueError if A has no factor."""
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

@@ -30,7 +30,7 @@ class FeaturePosterior(AbstractPosterior):
 
         mean(x) = φ(x)·ŵ,   ŵ = v F⁻¹Φᵀy,   cov(x, z) = (Rᵀφ(x))·(Rᵀφ(z)),   R = Q diag(√(v σ²/d)).
 
-    With M features, a variance takes O(M²).
+    With M features, a variance takes O(M²) time.
 
     Parameters
     ----------
@@ -88,9 +88,9 @@ class FeaturePosterior(AbstractPosterior):
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """Return the mean and variance of f at each training row, given the rows of other folds.
 
-        They are exact for constant noise. The weights w have the precision P = (RRᵀ)⁻¹. With the diagonal
-        matrix W of row weights, they have the precision P_k = P − Φ_kᵀWΦ_k/σ² and the mean
-        P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²) without the rows of fold k.
+        Both are exact for constant noise. The weights w have the precision P = (RRᵀ)⁻¹. W is the diagonal
+        matrix of row weights. Without the rows of fold k, w has the precision P_k = P − Φ_kᵀWΦ_k/σ² and the
+        mean P_k⁻¹(Pŵ − Φ_kᵀWy_k/σ²).
         """
         root = np.asarray(self.root, np.float64)
         half = np.linalg.inv(root)  # R is always invertible

@@ -93,7 +93,7 @@ class KernelSystem(eqx.Module):
     ) -> Float[np.ndarray, " P"]:
         """Return the variance of one observation at these rows, at least the noise variance.
 
-        `variance` is the variance of the mean of as many observations as the row's weight.
+        `variance` is the variance of the mean of ρ observations, for a row of weight ρ.
         """
         count, own = self.weight[rows], self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
@@ -123,7 +123,7 @@ class AbstractKernelPosterior(AbstractPosterior):
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 
-    τ is calibrated with more accurate variances of f at some left-out rows.
+    More accurate variances of f at some left-out rows calibrate τ.
 
     Let Q = A⁻¹ and α = Qy. The prediction of row i from all other rows has the error α_i/Q_ii and the
     variance 1/Q_ii (Rasmussen and Williams 2006, equations 5.10 to 5.12). If α is an iterative solution, the

@@ -37,18 +37,18 @@ class CG(AbstractIterativeSolver):
 
         x ← x + a p,  r ← r − a A p,  a = rᵀp / pᵀAp;   p ← P⁻¹r + c p,  c = −(P⁻¹r)ᵀAp / pᵀAp
 
-    minimises ‖x − α‖_A, but the norm of its residual r may rise. The solver returns the smoothed solution y,
+    minimises ‖x − α‖_A, but the norm of the residual r may rise. The solver returns the smoothed solution y,
 
         y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖  (Schönauer; Weiss 1994).
 
-    The norm of its residual s never rises.
+    The norm of the residual s of y never rises.
 
     The preconditioner is P = FᵀF plus Vecchia's approximation of K − FᵀF + D (see `Preconditioner`). FᵀF is a
     partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. Without neighbours,
-    P = FᵀF + D, or the diagonal of A if the rank is 0.
+    P is FᵀF + D if the rank is positive, and the diagonal of A if the rank is 0.
 
     Products have the dtype of the operator, and other numbers are float64 if x64 is enabled. After each
-    measurement of the residual, a step recomputes r and s. A column stops once s is as small as rounding.
+    measurement of the residual, a step recomputes r and s. A column stops when s is as small as rounding errors.
 
     Parameters
     ----------
@@ -59,9 +59,9 @@ class CG(AbstractIterativeSolver):
     damping : float or None
         The damping of P, a multiple of the mean diagonal of K − FᵀF; None = 0.2 with neighbours, else 3.
     check_every : int
-        Steps between measurements of the residual.
+        The number of steps between two measurements of the residual.
     neighbours : int or None
-        Neighbours of each row; None = 24 for more than 3,000 rows, else 0. It is 0 with a mesh.
+        The number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. A mesh allows only 0.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual

@@ -1,6 +1,6 @@
 """The rule that chooses the solver of a kernel GP.
 
-It depends on the number of rows, the noise and the memory limit, but never on the clock.
+The rule depends on the number of rows, the noise and the memory limit, but never on the clock.
 """
 
 from typing import Any
@@ -38,20 +38,20 @@ def choose_solver(
 ) -> Choice:
     """Return the first candidate that fits into the memory limit.
 
-    With "auto" the candidates are Cholesky (for few rows), CG and SDD, otherwise only the named solver.
+    With "auto", the candidates are Cholesky (for few rows), CG and SDD; otherwise, only the given solver.
 
     Raises ValueError with the required bytes and the limit if no candidate fits.
 
     Parameters
     ----------
     n_rows, n_samples, n_inputs : int
-        N, the number of function samples, and D. Iterative solvers need one right-hand side per sample.
+        N, the number of function samples, and D. Iterative solvers need one more right-hand side per sample.
     budget : Budget
         The memory limit.
     solver : str or AbstractSolver
         "auto", a name, or a solver.
     dtype, noise_ratio : str, float
-        The dtype of the rows; mean noise variance / mean k(x, x), which decides the precision of a factor.
+        The dtype of the rows, and mean noise variance / mean k(x, x). This ratio sets a factor's precision.
     """
     free, refused = plannable(budget), []
     for candidate, why in _candidates(solver, n_rows):
@@ -59,7 +59,7 @@ def choose_solver(
         itemsize = candidate.itemsize_for(n_rows, np.dtype(dtype).itemsize, noise_ratio)
         need = candidate.peak_bytes(n_rows, n_columns, n_inputs, itemsize)
         if need <= free:
-            memory = f"it needs {format_bytes(need)} of the {format_bytes(free)} that are free"
+            memory = f"the solver needs {format_bytes(need)} of {format_bytes(free)} of free memory"
             return candidate, f"float{8 * itemsize}", need, f"{why}; {memory}"
         refused.append((need, candidate.name))
     need, name = min(refused)
@@ -77,11 +77,11 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[Abstrac
         # the fastest on four of five systems of 20,000 rows
         (NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows, a factorisation is fast"),
         # reached a residual of 1e-4 on four of five systems; SDD reached it on none within a minute
-        (NAMES["cg"], "a Cholesky factor does not fit" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
+        (NAMES["cg"], "a Cholesky factor does not fit into memory" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
         # stores N · block numbers; CG stores up to 1,000 N in float64
-        (large, "the preconditioner of CG does not fit"),
+        (large, "the preconditioner of CG does not fit into memory"),
         # needs the least memory for up to 200,000 rows
-        (SMALL_BLOCKS, "no faster solver fits"),
+        (SMALL_BLOCKS, "no faster solver fits into memory"),
     ]
     if solver == "auto":
         return rules if few else rules[1:]

@@ -27,9 +27,9 @@ ARRAYS, WIDE_ARRAYS = 4, 7  # arrays [N, C] during refinement: in the dtype of t
 class Cholesky(AbstractSolver):
     """The direct solver of A α = b with the Cholesky factor A = LLᵀ, computed in place.
 
-    The factor has the dtype of the operator and needs N² numbers. The solution is refined with residuals of A
-    until they stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
-    `Solution.jitter` is the added number.
+    The factor has the dtype of the operator and needs N² numbers. The solution is refined with residuals until
+    the residuals stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
+    `Solution.jitter` is the number that was added.
     """
 
     def factorise(self, operator: KernelOperator) -> Factor:
@@ -49,13 +49,13 @@ class Cholesky(AbstractSolver):
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
         """Return 8 bytes for up to 3,000 rows or little noise, otherwise `itemsize`.
 
-        The rounding error of K is about eps √N times the mean variance. It must be small beside the noise.
+        The rounding error of K, about eps √N times the mean variance, must be small relative to the noise.
         """
         rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
         return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else itemsize
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Return the peak bytes of the matrix, without a margin, and of all other arrays."""
+        """Return the peak bytes of the matrix (without a margin) and of all other arrays."""
         return itemsize * n_rows**2 + solve_bytes(
             n_rows, n_columns, n_inputs, itemsize,
             n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,

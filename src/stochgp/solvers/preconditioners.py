@@ -35,7 +35,7 @@ def partial_cholesky(
     has `rank` rows, or fewer if only rounding errors remain, and needs rank · N numbers of host memory.
 
     Pivots are drawn with probabilities proportional to the diagonal of K − FᵀF (Chen, Epperly, Tropp and
-    Webber 2022). Many are drawn at a time, and then thinned (Epperly, Tropp and Webber 2024).
+    Webber 2022). Many pivots are drawn at a time and then thinned (Epperly, Tropp and Webber 2024).
 
     Raises ValueError for a rank below 1 or above N.
     """
@@ -108,8 +108,8 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
 class Preconditioner(eqx.Module):
     """The preconditioner P = FᵀF + S⁻¹ with Vecchia's approximation S⁻¹ ≈ K − FᵀF + Σ.
 
-    S = GᵀG with G = V^(−½)(I − B). Row i of B has the regression coefficients on m rows before it in a random
-    order, and V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
+    S = GᵀG with G = V^(−½)(I − B). The rows are in random order. Row i of B has the coefficients of a regression
+    on m earlier rows, and V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
@@ -151,7 +151,7 @@ def low_rank_plus_neighbours(
     seed: tuple[int, ...],
     damping: float = 0.0,
 ) -> Preconditioner:
-    """Return the preconditioner for a low-rank approximation FᵀF ≈ K. It overwrites F.
+    """Return the preconditioner for a low-rank approximation FᵀF ≈ K, and overwrite F.
 
     K − FᵀF must be positive semi-definite. `seed` draws the order of the rows, and `damping` is added to Σ.
     Without neighbours, V is Σ plus the damping, or the diagonal of A if the rank is 0.

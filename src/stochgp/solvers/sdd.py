@@ -85,13 +85,13 @@ class SDD(AbstractIterativeSolver):
 
     which minimises the dual objective ½ αᵀAα − αᵀb over the block. Without momentum, the objective falls at
     every step. The horizon of momentum and averages grows to about a third of the epochs. If the estimate of
-    rᵀA⁻¹r grows, the run returns to the state with the smallest value and halves the horizon.
+    rᵀA⁻¹r grows, the run returns to the state with the smallest estimate and halves the horizon.
 
-    With a `step_size` β, a step follows Algorithm 1 of Lin et al. (2024). It draws B rows I with replacement:
+    With a `step_size` β, a step follows Algorithm 1 of Lin et al. (2024) and draws B rows I with replacement:
 
         g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ.
 
-    It is stable only if β is below a limit that depends on the largest eigenvalue of A and on B.
+    The iteration is stable only if β is below a limit that depends on B and on the largest eigenvalue of A.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class SDD(AbstractIterativeSolver):
     averaging : float
         The rate r in (0, 1] of averages, used only with a `step_size`; 1 = no averages.
     check_every : int
-        Epochs between measurements of the residual on all rows.
+        The number of epochs between two measurements of the residual on all rows.
     """
 
     epochs: int = 300

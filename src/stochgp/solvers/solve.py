@@ -43,9 +43,9 @@ def solve(
 ) -> Solution:
     """Return α with A α = b for every column of b.
 
-    Iterative solvers estimate the residual from the rows of each step. They measure it on all rows if the
-    estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, they return
-    the measured point with the lowest dual objective ½ αᵀAα − αᵀb.
+    Iterative solvers estimate the residual from the rows of each step. The residual is measured on all rows if
+    the estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, the
+    result is the measured point with the lowest dual objective ½ αᵀAα − αᵀb.
 
     Raises ValueError for mismatched shapes and for a tolerance that is not positive.
 
@@ -64,8 +64,8 @@ def solve(
     tolerance : float or array [S]
         The bound of ‖b − Aα‖ / ‖b‖: one number, or one per column.
     time_limit : float or None
-        Seconds for an iterative solver. After the first epoch, no epoch starts that would end too late. The
-        best point so far is then returned, and also on Ctrl-C.
+        The time limit of an iterative solver, in seconds. After the first epoch, no epoch starts that would
+        end too late. At the limit or after Ctrl-C, the best point so far is returned.
     progress : function or None
         A function that an iterative solver calls with each entry of its history.
     """

@@ -58,12 +58,12 @@ class ThompsonSampler:
     batch_size : int
         Number of points per batch.
     learner : str or AbstractLearner, optional
-        None: hyperparameters are fixed. Else, as in `KernelGPRegressor`, they are learned at the first `tell`
-        and whenever the number of rows has doubled.
+        None = fixed hyperparameters. A learner (see `KernelGPRegressor`) learns them at the first `tell`, and
+        again whenever the number of rows has doubled.
     maximize : bool
         True: look for the maximum. False: look for the minimum.
     rounds, proposals, steps : int
-        Number of starts for each function, of random points per start, and of steps of Adam from each start.
+        The numbers of starts per function, of random points per start, and of Adam's steps from each start.
     memory_limit : str or int, optional
         A size such as "1GB", or bytes; None = the memory in use plus half of the available memory.
     dtype : "float32" or "float64"
@@ -126,8 +126,8 @@ class ThompsonSampler:
     def ask(self) -> np.ndarray:
         """Return the next points [batch_size, D], or indices of candidates [batch_size].
 
-        They are random before the first `tell`, and stay the same until the next `tell`. Raises ValueError if
-        too few candidates remain, and if `memory_limit` would be exceeded.
+        The points are random before the first `tell`, and do not change until the next `tell`. Raises
+        ValueError if too few candidates remain, or if the sampler would need more than `memory_limit`.
         """
         if self._asked is None:
             self._asked = self._chosen()

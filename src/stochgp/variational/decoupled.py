@@ -39,14 +39,14 @@ class Decoupled(eqx.Module):
     Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β} L H⁻¹Lᵀ k_{β,z}.
 
-    The variance is at most that of the prior. Arrays have a fixed size. Build it with `of`.
+    The variance is at most the variance of the prior. Arrays have a fixed size. Build it with `of`.
 
     Parameters
     ----------
     mean_functions, weights : InducingFunctions, array [M]
-        At most M functions α; their weights a in the mean.
+        At most M functions α, and the weights a of these functions in the mean.
     covariance_functions, root : InducingFunctions or None, array [P, P]
-        At most P functions β, or None for β = α (the coupled form); L, any square root of B.
+        At most P functions β, or None for β = α (the coupled form), and L, any square root of B.
     """
 
     mean_functions: InducingFunctions
@@ -151,7 +151,7 @@ class DecoupledProcess(eqx.Module):
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return the functions to add to `prior` samples for samples of q (Wilson et al. 2020)."""
+        """Return functions that turn samples of the `prior` into samples of q (Wilson et al. 2020)."""
         beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, (self.L.shape[0], n_samples), jnp.float32).astype(self.L.dtype)
@@ -213,8 +213,8 @@ class DecoupledMean(InducingProcess):
 class NormalEquations:
     """The equations A a = Σ_i ρ_i y_i k(G, x_i) for the mean k(x, G)a of `DecoupledMean`.
 
-    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), with row weights ρ, in float64 on the host. If G has all rows,
-    the mean is that of the exact posterior. Build it with `NormalEquations.of`.
+    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), with row weights ρ, in float64 on the host. If G contains all
+    rows, the mean equals the mean of the exact posterior. Build the equations with `NormalEquations.of`.
     """
 
     kernel: Any

@@ -24,11 +24,11 @@ JITTER = 1e-6  # added to the diagonal of K in mirror steps, relative to k(x, x)
 class InducingFunctions(eqx.Module):
     """Up to M inducing functions ψ_j; the first `used` entries of the arrays are in use.
 
-    Without `log_scales`, ψ_j = k(·, z_j), for every kernel. With `log_scales` ln c, each function has its own
-    lengthscale ℓ_d c_d of input d, for the RBF kernel only (Cheng and Boots 2016). Inner products are then
+    If `log_scales` is None, ψ_j is k(·, z_j) for the point z_j and any kernel k. Otherwise `log_scales` is ln c,
+    and ψ_j has the lengthscale ℓ_d c_jd for input d. The kernel must then be `RBF` (Cheng and Boots 2016), and
 
-        ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / s_d) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² s_d)),
-        with s_d = c_id² + c_jd². Functions with c = 1 are k(·, z_j).
+        ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / s_d) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² s_d))
+        with s_d = c_id² + c_jd². If all c_jd = 1, ψ_j is k(·, z_j).
     """
 
     points: Float[Array, "M D"]  # points z, in the units of the inputs
@@ -42,11 +42,11 @@ class InducingFunctions(eqx.Module):
 
     @property
     def mask(self) -> Array:
-        """A mask of the entries in use."""
+        """A mask of the array entries that are in use."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.used
 
     def at(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """Return ψ_j(x_i) for all rows i and all M functions j."""
+        """Return ψ_j(x_i) for each row x_i of X and each of the M functions."""
         kernel = value_of(kernel)
         if self.log_scales is None:
             return kernel.matrix(X, self.points)
@@ -60,7 +60,7 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, X.dtype) * jnp.exp(height[None, :] - s)
 
     def among(self, kernel: Any, columns: "InducingFunctions") -> Float[Array, "M P"]:
-        """Return the inner products ⟨ψ_i, ψ_j⟩ with the functions `columns`."""
+        """Return the inner products ⟨ψ_i, ψ_j⟩ of these functions and the functions `columns`."""
         kernel = value_of(kernel)
         if self.log_scales is None or columns.log_scales is None:
             return kernel.matrix(self.points, columns.points)
@@ -71,17 +71,17 @@ class InducingFunctions(eqx.Module):
         return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
 
     def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
-        """Return Σ_j a_j ψ_j(x_i) in O(N M D) operations, for tiles of functions at a time."""
+        """Return Σ_j a_j ψ_j(x_i) for each row, one tile of functions after the other."""
         return self.summed(lambda some, a: matmul(some.at(kernel, X), a), a)
 
     def product(
         self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j with the functions ψ' of `others`."""
+        """Return Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j for the functions ψ'_j in `others`."""
         return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
 
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
-        """Sum `part(functions, a)` over tiles of the functions; it must be 0 for a = 0."""
+        """Sum `part(functions, a)` over tiles of functions; `part` must return 0 if a is 0."""
         M = self.capacity
         if M <= TILE:
             return part(self, a)
@@ -101,20 +101,20 @@ class InducingFunctions(eqx.Module):
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 
     def grown(self, X: Float[Array, "N D"]) -> "InducingFunctions":
-        """Add a function with c = 1 at each row of X, up to M functions."""
+        """Add a function with c = 1 at each row of X, until there are M functions."""
         points = self.points.at[self.places(X.shape[0])].set(X, mode="drop")
         used = jnp.minimum(self.used + X.shape[0], self.capacity).astype(jnp.int32)
         return InducingFunctions(points, self.log_scales, used)
 
     def places(self, n: int) -> Int[Array, " n"]:
-        """Return the indices of the next n functions; indices ≥ M have no entry."""
+        """Return the array indices of the next n functions; the arrays have no entries from M on."""
         return self.used + jnp.arange(n, dtype=jnp.int32)
 
 
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Return arrays for `capacity` functions, all unused; `spread` adds `log_scales`."""
+    """Return arrays for `capacity` functions, with no entry in use; `spread` adds `log_scales`."""
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -123,7 +123,7 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """Return functions at all rows of X with c = 1; `spread` adds `log_scales`."""
+    """Return a function with c = 1 for each row of X; `spread` adds `log_scales`."""
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
 
@@ -136,7 +136,7 @@ def _as_rbf(kernel: Any) -> RBF:
 
 
 def _spread_pairs(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Float[Array, "M P"]:
-    """Return inner products ⟨ψ_i, ψ_j⟩ for variance 1 and scaled points, in blocks."""
+    """Return the inner products of functions with scaled points for variance 1, in blocks."""
     (v, c), P = rows, columns[0].shape[0]
     n_blocks = -(-P // COLUMNS)
     padded = lambda x: jnp.pad(x, ((0, n_blocks * COLUMNS - P), (0, 0)), constant_values=1)
@@ -160,10 +160,10 @@ def mirror_covariance(
     weight: Float[Array, " B"],
     gamma: Any,
 ) -> tuple[Float[Array, "P P"], Float[Array, "P B"], Float[Array, "P P"]]:
-    """Take a mirror step for LLᵀ, to (1−γ) LLᵀ + γ Σ_i w_i p_i p_iᵀ with p_i = K⁻¹k(β, x_i).
+    """Move LLᵀ to (1−γ) LLᵀ + γ Σ_i w_i p_i p_iᵀ with p_i = K⁻¹k(β, x_i), a mirror step.
 
-    Returns K, the columns p_i and the new root L, in float64 if x64 is enabled. A QR factorisation gives L,
-    so LLᵀ remains positive semi-definite. Rows of unused entries are 0.
+    Returns K, the columns p_i and the new root L, in float64 if x64 is enabled. L comes from a QR
+    factorisation, so that LLᵀ stays positive semi-definite. Rows of entries that are not in use are 0.
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
@@ -181,7 +181,7 @@ def carried(
     before: InducingFunctions,
     parts: Float[Array, "P C"],
 ) -> Float[Array, "P C"]:
-    """Project the columns `parts` from the functions β' (`before`) to β: K⁻¹k(β, β') parts."""
+    """Project the columns `parts` from functions β' (`before`) to β: return K⁻¹k(β, β') parts."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
     across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
@@ -189,11 +189,11 @@ def carried(
 
 
 def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
-    """Return the matrix K of inner products, with zeros for unused entries."""
+    """Return the matrix K of inner products, with 0 for entries that are not in use."""
     mask = functions.mask
     return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
 
 
 def _factor(functions: InducingFunctions, K: Float[Array, "P P"]) -> Float[Array, "P P"]:
-    """Return the Cholesky factor of K + JITTER · diag(K), with 1 for unused entries."""
+    """Return the Cholesky factor of K + JITTER · diag(K), with 1 for entries not in use."""
     return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, JITTER * jnp.diagonal(K), 1)))

@@ -30,7 +30,7 @@ KMEANS_ROWS = 5_000  # number of rows for k-means
 class Naturals(eqx.Module):
     """The natural parameters Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), per latent function.
 
-    They are in float64 if x64 is enabled. In float32, Λ would lose its small eigenvalues.
+    The parameters are in float64 if x64 is enabled. In float32, Λ would lose small eigenvalues.
     """
 
     precision: Float[Array, "L M M"]  # Λ
@@ -87,9 +87,9 @@ class InducingPoints(eqx.Module):
     Parameters
     ----------
     points, jitter : array [M, D] or frozen array, float
-        The inducing points Z, in the units of the inputs; ε divided by the mean diagonal of k(Z, Z).
+        The inducing points Z in the units of the inputs, and ε divided by the mean diagonal of k(Z, Z).
     mean, root : array [L, M], array [L, M, M]
-        The mean m of v per latent function; R, the lower triangular square root of the covariance of v.
+        For each latent function: the mean m, and the lower triangular square root R of the covariance of v.
     """
 
     points: Any
@@ -241,7 +241,7 @@ class InducingProcess(eqx.Module):
         return _divergence(self.gaussian_mean, self.gaussian_root)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return the functions to add to `prior` samples for samples of q (Wilson et al. 2020)."""
+        """Return functions that turn samples of the `prior` into samples of q (Wilson et al. 2020)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
@@ -275,7 +275,7 @@ def inducing_correction(
 
 
 def choose_points(X: Float[np.ndarray, "N D"], n_points: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """Return k-means centres of random rows; with N ≤ `n_points`, return the rows, repeated."""
+    """Return k-means centres of random rows; if N ≤ `n_points`, repeat the rows instead."""
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if n_points >= len(X):
         return on_device(X[np.resize(order, n_points)])
