@@ -27,7 +27,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def require_jax() -> None:
-    """Raise RuntimeError if JAX has no device, or if JAX started before a fork of this process."""
+    """Raise RuntimeError if JAX has no device, or if this process was forked after JAX began."""
     if _STATE["is_fork"]:
         raise RuntimeError(
             "this process was forked after JAX had started, so JAX cannot compute here: load the model in each worker (gunicorn without "

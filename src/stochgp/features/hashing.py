@@ -29,12 +29,12 @@ class TanimotoHashes(AbstractFeatureMap):
 
     A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. ξ_j = ±1 is a
     random sign of each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
-    √((1 − T²)/M) (Tripp et al. 2023). The variance trains. φ has no derivatives for rows. Create it with `init`.
+    √((1 − T²)/M) (Tripp et al. 2023). φ has derivatives only for the variance. Create it with `init`.
 
     Parameters
     ----------
     kernel, draws, n_inputs : Tanimoto, frozen array [M, 2] or CountDraws, int
-        The kernel k, which may be frozen, the random numbers of the M hashes, and the number D of inputs.
+        The kernel k (it may be frozen), the random numbers of the M hashes, and the number D of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

@@ -25,7 +25,7 @@ class Gaussian(AbstractLikelihood):
     Parameters
     ----------
     noise : noise model, number or parameter
-        A model of the noise variance σ² s(x), or a constant σ². A number is a starting value; σ² stays ≥ 1e-6.
+        A model of the variance σ² s(x), or a constant σ². A number is a starting value; σ² stays above 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)

@@ -17,8 +17,8 @@ def paired(
 ) -> tuple[float, float]:
     """Return the weighted mean d̄ of differences d_i, and the standard error of d̄.
 
-    With a_i = weight_i / Σ weight, d̄ is Σ_i a_i d_i. Rows in different clusters g = 1 … G are independent. The
-    standard error is √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²) (Liang and Zeger 1986), or inf if G = 1.
+    With a_i = weight_i / Σ weight, d̄ is Σ_i a_i d_i. Rows in different clusters g = 1 … G are independent.
+    The standard error is √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²) (Liang and Zeger 1986), or inf if G = 1.
     """
     weight = np.ones(len(difference)) if weight is None else weight
     mean = float(np.average(difference, weights=weight))
@@ -30,7 +30,7 @@ def paired(
 
 
 def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
-    """Divide rows into clusters of nearby rows: split clusters repeatedly at medians of inputs."""
+    """Divide rows into clusters of nearby rows: split each cluster at the median of an input."""
     cell = np.zeros(len(X), np.int64)
     n = 1
     while 2 * n <= min(n_cells, len(X)):
@@ -49,7 +49,7 @@ def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -
 
 
 def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Return the unit of each row: its group, or the row if its group has over half of all rows."""
+    """Return the unit of each row: its group, or the row itself in a group of most rows."""
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     alone = len(sizes) + np.arange(len(group))
     return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]

@@ -58,7 +58,7 @@ def expected_log_density(
 def sites(gp: SparseGP, rows: Data, mean: Latent, variance: Latent, key: PRNGKeyArray | None = None) -> Sites:
     """Return the sites to which a natural-gradient step of size 1 leads (Khan and Lin 2017).
 
-    With E = ρ E_q log p(y | f) and f ~ N(m, v), the sites are β = max(−2 ∂E/∂v, 0) and r = ∂E/∂m + β m.
+    For f ~ N(m, v), let E be ρ E_q log p(y | f). The sites are β = max(−2 ∂E/∂v, 0) and r = ∂E/∂m + β m.
     """
     total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)

@@ -4,8 +4,8 @@ Let v be the variance, Φ the features, M their number, F = v ΦᵀΦ + σ²I, a
 
     n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
 
-(SCGD paper, Theorem 1). Row i may have the weight ρ_i and the noise variance σ²s_i/ρ_i. Then sums over rows have
-the weights ρ_i/s_i, n is Σρ_i, and the right-hand side also contains Σρ_i log s_i.
+(SCGD paper, Theorem 1). Row i may have the weight ρ_i and the noise variance σ²s_i/ρ_i. Then sums over rows
+have the weights ρ_i/s_i, n is Σρ_i, and the right-hand side also contains Σρ_i log s_i.
 """
 
 import dataclasses

@@ -94,9 +94,9 @@ def outer_products(
 ) -> Float[np.ndarray, "A A"]:
     """Return the average outer product of gradients, M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i.
 
-    g_i is the gradient, at row i, of the posterior mean given the neighbourhood of row i. Derivatives are with
-    respect to inputs divided by lengthscales. The sums are over the last `n_sloping` rows of each neighbourhood.
-    Sources: Radhakrishnan et al., Science 383, 2024; Beaglehole et al., arXiv 2508.10053.
+    g_i is the gradient, at row i, of the posterior mean given the neighbourhood of row i. Inputs are divided
+    by lengthscales. The sums are over the last `n_sloping` rows of each neighbourhood. Sources:
+    Radhakrishnan et al., Science 383, 2024; Beaglehole et al., arXiv 2508.10053.
 
     Raises ValueError unless the kernel is one RBF or Matérn term.
     """

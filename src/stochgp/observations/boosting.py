@@ -24,7 +24,7 @@ class Boosting:
 
     Let g and h be the first and second derivatives of the loss per row. A leaf has the value
     −rate Σ g/(Σ h + ridge), and a split maximises the sum of (Σ g)²/(Σ h + ridge) over leaves. Each tree uses
-    a random `share` of the rows. Boosting stops when `patience` trees in a row do not lower the validation loss.
+    a random `share` of the rows. Boosting stops if `patience` successive trees do not lower `loss`.
     """
 
     n_trees: int = 200
@@ -149,8 +149,8 @@ def edges_of(
 ) -> list[Float[np.ndarray, " _"]]:
     """Return thresholds of each input: midpoints between two successive values.
 
-    An input with more than n_bins distinct values has thresholds at its quantiles 1/n_bins, 2/n_bins, …
-    If `fewest` is set, the first and the last bin are halved while each outer half has `fewest` rows or more.
+    An input with more than n_bins distinct values has its thresholds at the quantiles 1/n_bins, 2/n_bins, and
+    so on. If `fewest` is set, the first and last bins are halved while outer halves have ≥ `fewest` rows.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight

@@ -56,7 +56,7 @@ def product(
 ) -> Float[Array, "B S"]:
     """Return Σ_j k(x_i, z_j) V_js in float32 for a stationary kernel k.
 
-    `kernel.prepare` must have prepared rows and columns with the same centre. `block=None` is the default size.
+    `kernel.prepare` must have prepared rows and columns with the same centre. `block` None = default size.
     If `interpret` is True, the programs run one after the other, on any device.
     """
     S = V.shape[1]

@@ -32,7 +32,7 @@ class KernelOperator(eqx.Module):
     Parameters
     ----------
     kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
-        The kernel k, the mean of X, and the rows X, prepared by `kernel.prepare` and padded with the last row.
+        The kernel k, the mean of X, and X after `kernel.prepare`, with copies of the last row as padding.
     noise, kept : array [P], array [P, P] or None
         The diagonal of Σ, padded with ones; the stored K, or None if every product evaluates K again.
     size, tile, keep : int, int, bool
@@ -229,7 +229,7 @@ class KernelOperator(eqx.Module):
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with a stored K (True), without it (False), or as `keep` says (None)."""
+        """Return the operator with or without a stored K; `keep` None = the field `keep`."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 

@@ -348,7 +348,7 @@ class FunctionsOfParts(AbstractFunctions):
 
 
 def exact_at(base: ExactKernelPosterior, kernel: Any, level: float) -> ExactKernelPosterior:
-    """Return the posterior for a new kernel and noise level; raise ValueError if A has no factor."""
+    """Return the posterior for a new kernel and noise; raise ValueError if A has no factor."""
     noise = with_level(base.noise, float(level))
     made = dataclasses.replace(base, system=dataclasses.replace(base.system, kernel=kernel, noise=noise))
     weights = made.factor.solve(base.y[:, None]).astype(np.float64)

@@ -37,8 +37,8 @@ class LocalPosterior(AbstractPosterior):
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)]
 
     with A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S). If n is the number of all rows, the posterior is exact. A
-    prediction takes O(n³) time. There are no covariances between predictions. If the kernel is a single RBF or
-    Matérn term, the search divides inputs by √lengthscale. Otherwise it finds the most correlated rows.
+    prediction takes O(n³) time. There are no covariances between predictions. If the kernel is a single RBF
+    or Matérn term, the search divides inputs by √lengthscale. Otherwise it finds the most correlated rows.
 
     Parameters
     ----------
@@ -165,11 +165,11 @@ class LocalPosterior(AbstractPosterior):
         group: Int[np.ndarray, " N"] | None = None,
         counts: tuple[int, ...] = (),
     ) -> tuple["LocalPosterior", dict[int, float]]:
-        """Calibrate variances and number of neighbours; return the posterior and each number's loss.
+        """Calibrate variances and number of neighbours; return the posterior and the losses.
 
         The factor c of the variances maximises the leave-one-out density of `n_rows` random training rows and
-        of one added row with a standardised error of 1. `counts` are smaller numbers of neighbours to try. The
-        posterior uses the first number in `counts` that loses at most 0.004 nats per row.
+        of one more row with a standardised error of 1. `counts` are smaller numbers of neighbours to try; the
+        posterior uses the first of these numbers that loses at most 0.004 nats per row.
         """
         lost: dict[int, float] = {}
         if len(self.X) == 1 or n_rows == 0:

@@ -48,7 +48,7 @@ class CG(AbstractIterativeSolver):
     P is FᵀF + D if the rank is positive, and the diagonal of A if the rank is 0.
 
     Products have the dtype of the operator, and other numbers are float64 if x64 is enabled. After each
-    measurement of the residual, a step recomputes r and s. A column stops when s is as small as rounding errors.
+    measurement of the residual, a step recomputes r and s. A column stops when s is below rounding errors.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class CG(AbstractIterativeSolver):
     check_every : int
         The number of steps between two measurements of the residual.
     neighbours : int or None
-        The number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. A mesh allows only 0.
+        Number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. With a mesh, always 0.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual

@@ -77,11 +77,11 @@ def _candidates(solver: str | AbstractSolver, n_rows: int) -> list[tuple[Abstrac
         # the fastest on four of five systems of 20,000 rows
         (NAMES["cholesky"], f"up to {MAX_CHOLESKY_ROWS} rows, a factorisation is fast"),
         # reached a residual of 1e-4 on four of five systems; SDD reached it on none within a minute
-        (NAMES["cg"], "a Cholesky factor does not fit into memory" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
+        (NAMES["cg"], "too little memory for Cholesky" if few else f"more than {MAX_CHOLESKY_ROWS} rows"),
         # stores N · block numbers; CG stores up to 1,000 N in float64
-        (large, "the preconditioner of CG does not fit into memory"),
+        (large, "too little memory for the preconditioner of CG"),
         # needs the least memory for up to 200,000 rows
-        (SMALL_BLOCKS, "no faster solver fits into memory"),
+        (SMALL_BLOCKS, "too little memory for faster solvers"),
     ]
     if solver == "auto":
         return rules if few else rules[1:]

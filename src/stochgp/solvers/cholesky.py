@@ -27,8 +27,8 @@ ARRAYS, WIDE_ARRAYS = 4, 7  # arrays [N, C] during refinement: in the dtype of t
 class Cholesky(AbstractSolver):
     """The direct solver of A α = b with the Cholesky factor A = LLᵀ, computed in place.
 
-    The factor has the dtype of the operator and needs N² numbers. The solution is refined with residuals until
-    the residuals stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
+    The factor has the dtype of the operator and needs N² numbers. The solution is refined until the residuals
+    stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
     `Solution.jitter` is the number that was added.
     """
 

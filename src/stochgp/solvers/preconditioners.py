@@ -108,8 +108,8 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
 class Preconditioner(eqx.Module):
     """The preconditioner P = FᵀF + S⁻¹ with Vecchia's approximation S⁻¹ ≈ K − FᵀF + Σ.
 
-    S = GᵀG with G = V^(−½)(I − B). The rows are in random order. Row i of B has the coefficients of a regression
-    on m earlier rows, and V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
+    S = GᵀG with G = V^(−½)(I − B). Row i of B has the coefficients of a regression on m earlier rows in a
+    random order. V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 

@@ -43,8 +43,8 @@ def solve(
 ) -> Solution:
     """Return α with A α = b for every column of b.
 
-    Iterative solvers estimate the residual from the rows of each step. The residual is measured on all rows if
-    the estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, the
+    Iterative solvers estimate the residual from the rows of each step. The residual is measured on all rows
+    if the estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, the
     result is the measured point with the lowest dual objective ½ αᵀAα − αᵀb.
 
     Raises ValueError for mismatched shapes and for a tolerance that is not positive.

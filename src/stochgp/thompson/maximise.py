@@ -42,9 +42,9 @@ def maximise(
 ) -> Float[np.ndarray, "S D"]:
     """Return the maximiser of each function on a box, or the minimiser if `sign` is −1.
 
-    In each round, all functions share random proposals, and each function starts from its best proposal (Lin et
-    al. 2024). From each start, Adam takes steps inside the box. The result is the best of all starting and final
-    points. `nearby` are standard deviations of proposals around `observed` rows with targets to maximise.
+    In each round, all functions share random proposals, and each function starts from its best proposal (Lin
+    et al. 2024). From each start, Adam takes steps inside the box. The result is the best of all starting and
+    final points. `nearby` are standard deviations of proposals around `observed` rows.
     """
     dtype = observed.X.dtype
     points = proposed((rounds, proposals), box, observed, nearby, generator=generator)

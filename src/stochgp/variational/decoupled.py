@@ -151,7 +151,7 @@ class DecoupledProcess(eqx.Module):
         return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return functions that turn samples of the `prior` into samples of q (Wilson et al. 2020)."""
+        """Return functions that turn `prior` samples into samples of q (Wilson et al. 2020)."""
         beta, widths = self.beta, self.beta.log_scales
         values = prior(beta.points) if widths is None else spread_values(prior, beta.points, widths)
         eps = jax.random.normal(key, (self.L.shape[0], n_samples), jnp.float32).astype(self.L.dtype)

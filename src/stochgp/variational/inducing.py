@@ -241,7 +241,7 @@ class InducingProcess(eqx.Module):
         return _divergence(self.gaussian_mean, self.gaussian_root)
 
     def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> Partial:
-        """Return functions that turn samples of the `prior` into samples of q (Wilson et al. 2020)."""
+        """Return functions that turn `prior` samples into samples of q (Wilson et al. 2020)."""
         own, rest = jax.random.split(key)
         shape, R = (self.inverse.shape[0], n_samples), self.gaussian_root[0]
         z, xi = (jax.random.normal(k, shape, jnp.float32).astype(R.dtype) for k in (own, rest))
