@@ -1,1 +1,1 @@
-"""Optional adapters to other packages. Import each of them by its full name."""
+"""Optional adapters to other packages. Import each adapter by its full name."""

@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """A source of rows that each pass reads from files. Create it with `FileSource.of`.
+    """A source of rows that each pass reads from files. Create one with `FileSource.of`.
 
     Files are read in order of their names, in blocks of at most 65,536 rows. The first rows of a text file
     define the types of its columns. If a later row does not fit, `fit` starts again with a wider type.
@@ -66,8 +66,8 @@ class FileSource(Source):
     part : (float, int, bool), optional
         Share of held-out rows, seed, and True to read the held-out or False the other rows. None = all rows.
     weight, split_by : str, tuple of str
-        `weight` is the column of frequency weights; it is not an input. `split_by` names the columns that
-        define groups. Splits keep groups together. These columns are inputs, unless `columns` excludes them.
+        `weight` is the column of frequency weights; it is not an input. Splits keep groups together. The
+        columns `split_by` define the groups, and are inputs too, unless `columns` excludes them.
     target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
         Set by `fit`.
     """

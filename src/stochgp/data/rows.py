@@ -193,7 +193,7 @@ class Data:
         """Replace equal rows of a group by one row with the sum of their weights.
 
         At most 10,000 rows are also sorted. If there are more, equal rows are merged only if they are copies
-        (`apart`). If at least 1 % of the rows equal earlier rows after rounding, these rows are removed.
+        (`apart`). Rows that equal earlier rows after rounding are removed, if they are at least 1 % of all.
         """
         few, D, rows = len(self) <= MERGED_ROWS, self.X.shape[1], self
         if few:  # replaces −0.0 by 0.0
@@ -222,7 +222,7 @@ class Data:
     def apart(self) -> "Data":
         """Replace each row of weight ρ by ρ rows, so that each of them can be held out alone.
 
-        Nothing changes if there would be more than 10,000 rows, or if equal rows are copies. They are copies
+        Nothing changes if there would be more than 10,000 rows, or if equal rows are copies. Rows are copies
         if, among the pairs of rows with equal inputs and group, more than 90 % have equal targets.
         """
         rho = self.weights

@@ -145,7 +145,7 @@ def n_blocks(n_rows: int, reach: int) -> int:
 
 
 def dependence(X: Matrix, y: Vector, position: Vector) -> tuple[Estimate, int]:
-    """Return the correlation of successive errors, and the lag at which it is below 0.1.
+    """Return the correlation of successive errors, and the lag with a correlation below 0.1.
 
     The rows are divided into 40 blocks in time. A row is predicted by the mean target of the 10 nearest rows
     of other blocks. Two successive rows use different halves of these rows, so they share no neighbours.

@@ -28,7 +28,7 @@ class RandomFourier(AbstractFeatureMap):
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
     The ω_j are drawn from the spectral density at ℓ = 1: a standard normal distribution for the RBF kernel,
-    Student's t with 2ν degrees of freedom for Matérn-ν. The kernel trains. Create it with `init`.
+    Student's t with 2ν degrees of freedom for Matérn-ν. The kernel trains. `init` creates features.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Extrapolation(AbstractFeatureMap):
     """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 inside a box, for Fourier features ψ of k.
 
     c(x) is the point of the box nearest to x. Outside the box, a function φ(x)·w with w ~ N(0, I) has the
-    variance 2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. Create it with `init`.
+    variance 2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. `init` creates features.
 
     Parameters
     ----------

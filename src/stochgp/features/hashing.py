@@ -29,7 +29,7 @@ class TanimotoHashes(AbstractFeatureMap):
 
     A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. ξ_j = ±1 is a
     random sign of each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
-    √((1 − T²)/M) (Tripp et al. 2023). φ has derivatives only for the variance. Create it with `init`.
+    √((1 − T²)/M) (Tripp et al. 2023). φ has derivatives only for the variance. Use `init` to create φ.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Learners, which learn the parameters θ of a model. `learning.fit` runs them."""
+"""Learners learn the parameters θ of a model; `learning.fit` runs a learner."""
 
 from .base import AbstractBatchLearner, AbstractLearner, Problem
 from .bsgd import BSGD

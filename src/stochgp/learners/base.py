@@ -60,8 +60,8 @@ class AbstractLearner(eqx.Module):
     """Base class of learners, which learn the parameters θ of a model.
 
     `advance` is deterministic, so a run that resumes from a saved state has the same result. Call the methods
-    inside `jax.enable_x64(True)`. `evaluator` compares the states of a run. If it is None, `ByEvidence()`
-    evaluates feature GPs and `ByLoss()` evaluates other models.
+    inside `jax.enable_x64(True)`. `evaluator` compares the states of a run; None = `ByEvidence()` for
+    feature GPs and `ByLoss()` for other models.
     """
 
     exact: ClassVar[bool] = False  # True if gradients are exact for the objective on all rows

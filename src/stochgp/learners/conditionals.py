@@ -246,7 +246,7 @@ class LeaveOneOut(AbstractConditionals):
     n_centres : int
         C, the number of scored rows in all neighbourhoods.
     n_scored : int
-        The number of scored rows in a neighbourhood. It is 1 if a group has several rows.
+        The number of scored rows in a neighbourhood. If a group has several rows, this number is 1.
     spread : float or None
         The standard deviation of a normal prior of the unconstrained parameters; None = no prior.
     searches : int

@@ -216,8 +216,8 @@ class SVDGP(AbstractGrowing):
     n_columns : int or None
         The number of columns of K_α for estimates; None = `batch_size`.
     mirror_rate : float, function of the step, or None
-        If it is None, L follows the gradient, as in the paper. If it is a number, LLᵀ takes mirror steps of
-        this size, as in `IVSGPR`, and reaches the right scale in fewer steps.
+        None: L follows the gradient, as in the paper. A number: LLᵀ takes mirror steps of this size, as in
+        `IVSGPR`, and reaches the right scale in fewer steps.
     """
 
     n_columns: int | None = None

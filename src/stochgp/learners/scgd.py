@@ -38,7 +38,7 @@ class SCGD(AbstractBatchLearner):
 
     The gradient treats P = F̃⁻¹ as constant. Optimizers other than `optax.sgd` replace the last line.
 
-    If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, ρ_i/s_i multiplies its terms in F̂ and G.
+    If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, the terms of row i have the factor ρ_i/s_i.
     The objective also contains ρ_i log s_i. The parameters of s_i train with the features.
 
     Parameters

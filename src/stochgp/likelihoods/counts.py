@@ -40,7 +40,7 @@ class NegativeBinomial(AbstractLikelihood):
     Parameters
     ----------
     shape : number or parameter
-        The parameter r, positive. A number is its starting value.
+        The parameter r > 0. A number is the starting value of r.
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)

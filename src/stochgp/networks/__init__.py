@@ -86,7 +86,7 @@ def mlp(
     key, dtype : JAX key, dtype
         The key and the dtype of weights and biases.
     activation, final_activation : function, bool
-        A function that keeps the shape of an array; True to apply it after the last layer too.
+        A function that keeps the shape of an array, and True to apply it after the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:

@@ -142,8 +142,8 @@ def bound_parts(
 ) -> tuple[Array, Array, Array]:
     """Return estimates of Σ_i E_q log p(y_i | f(x_i)), ½ aᵀK_α a, and the rest of KL(q ‖ p).
 
-    The estimates use the batch `rows` and the columns J of K_α; None = all columns. They are unbiased if the
-    batch is drawn uniformly and `columns_to_draw` draws J.
+    The estimates use the batch `rows` and the columns J of K_α; None = all columns. Estimates are unbiased if
+    the batch is drawn uniformly and `columns_to_draw` draws J.
     """
     process: Any = gp.process()
     fit = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))

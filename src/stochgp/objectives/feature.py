@@ -174,7 +174,7 @@ class HeldOut(NamedTuple):
 
 
 def densities_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> np.ndarray:
-    """Return −log p(y) of each held-out row and its derivatives by the two variances, [3, V]."""
+    """Return −log p(y) of each held-out row and two derivatives (∂variance, ∂noise), [3, V]."""
     d, parts = v * s.eigenvalues + s2, []
     for block in held_out.blocks():
         P, P2, multiplier = block.P, block.P**2, block.multiplier
@@ -197,7 +197,7 @@ def errors_of_spectrum(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> t
 def nlpd_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """Return the weighted NLPD of the held-out rows and its derivatives by the two variances."""
+    """Return the weighted NLPD of the held-out rows and derivatives for the two variances."""
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     value, by_v, by_s2 = (float(held_out.weight @ part / held_out.weight.sum()) for part in found)
     return value, (by_v, by_s2)

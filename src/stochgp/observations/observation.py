@@ -49,7 +49,7 @@ class Observation:
     likelihood : AbstractLikelihood
         The likelihood of the standardised target z given the latent functions.
     inflation : Dispersion or None
-        The predictive distribution of z. If it is not None, only the noise variance of `likelihood` matters.
+        The predictive distribution of z. With `inflation`, only the noise variance of `likelihood` matters.
     transform : AbstractTransform or None
         The transform T; None = identity.
     rounding : bool

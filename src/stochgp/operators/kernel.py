@@ -24,7 +24,7 @@ BLOCK = 512  # rows of K per block in products, and when K is stored
 
 
 class KernelOperator(eqx.Module):
-    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). Create it with `of`.
+    """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). `of` creates A.
 
     Right-hand sides V [P, S] have N rows and P − N rows of zeros, which `pad` adds and `unpad` removes. A
     product holds one tile of T columns of K in memory. With `wide=True`, products are summed in float64.

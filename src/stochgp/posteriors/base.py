@@ -43,7 +43,7 @@ class AbstractPosterior(eqx.Module):
     """The posterior of the latent function f, with its means, variances and covariances.
 
     Call the methods inside `jax.enable_x64(True)`. Call `mean` and `mean_and_variance` with `block_rows`
-    rows, because JAX compiles a program for each number of rows. If it is None, use any number of rows.
+    rows, because JAX compiles a program for each number of rows. `block_rows` is None if any number is fine.
     """
 
     # This makes methods plain functions. Equinox would create a pytree at each access.

@@ -24,7 +24,7 @@ ROUNDING = 1e-13  # rounding error of a weight's precision, relative to the larg
 
 
 class FeaturePosterior(AbstractPosterior):
-    """The exact posterior of f for y = √v Φw + ε. Build it with `FeaturePosterior.of`.
+    """The exact posterior of f for y = √v Φw + ε, built with `FeaturePosterior.of`.
 
     Let Φ be the features of the rows, v the variance, and F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ. Then
 

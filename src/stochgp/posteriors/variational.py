@@ -26,7 +26,7 @@ BLOCK = 256  # number of rows in a compiled evaluation
 
 
 class VariationalPosterior(AbstractPosterior):
-    """The posterior of a sparse GP, q(f). Build it with `VariationalPosterior.of`.
+    """The posterior q(f) of a sparse GP, built with `VariationalPosterior.of`.
 
     With several latent functions, f is the first of them. With M inducing points, a prediction takes O(M²)
     per row and latent function, in float64.

@@ -224,7 +224,7 @@ def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], dam
     """Return blocks with the inverse Cholesky factors of A_II, computed on the host.
 
     Products with K have rounding errors of about eps √N times its diagonal. `damping` times this error is
-    added to the diagonal of A_II, so that steps do not amplify it. The solution stays the same.
+    added to the diagonal of A_II, so that steps do not amplify the error. The solution stays the same.
     """
     (n_blocks, B), largest = rows.shape, 0.0
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5

@@ -62,8 +62,8 @@ def proposed(
 ) -> Float[np.ndarray, "R C D"]:
     """Return R rounds of C proposals in the box.
 
-    A tenth of them is uniform. The others are N(x, diag nearby²), where an observed row x is drawn with a
-    probability proportional to y − min y. If all y are equal, all proposals are uniform.
+    A tenth of the proposals is uniform. All other proposals are N(x, diag nearby²). Their observed rows x are
+    drawn with probabilities proportional to y − min y. If all y are equal, all proposals are uniform.
     """
     lower, upper = box
     anywhere = lower + (upper - lower) * generator.uniform(size=(*shape, len(lower)))

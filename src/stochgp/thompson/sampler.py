@@ -49,8 +49,8 @@ class ThompsonSampler:
     bounds : array [D, 2], optional
         A lower and an upper bound for each input.
     candidates : array [C, D], optional
-        A finite set of points instead of `bounds`. `ask` returns their indices, each at most once. The
-        Tanimoto kernel needs candidates with counts of fingerprints.
+        A finite set of points instead of `bounds`. `ask` returns indices of points, each point at most once.
+        The Tanimoto kernel needs candidates with counts of fingerprints.
     noise_variance : float, optional
         The noise variance σ² of observations; None = learned.
     solver : str or AbstractSolver
@@ -71,7 +71,7 @@ class ThompsonSampler:
     random_state : int
         The random seed. With the same seed, equal observations give equal points.
     checkpoint : path, optional
-        A file that every `tell` updates. `ThompsonSampler.load` reads it.
+        A file that every `tell` updates and `ThompsonSampler.load` reads.
     """
 
     kernel: Any = "matern32"

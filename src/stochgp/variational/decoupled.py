@@ -39,7 +39,7 @@ class Decoupled(eqx.Module):
     Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β} L H⁻¹Lᵀ k_{β,z}.
 
-    The variance is at most the variance of the prior. Arrays have a fixed size. Build it with `of`.
+    The variance is at most the variance of the prior. Arrays have a fixed size. `of` builds q(f).
 
     Parameters
     ----------

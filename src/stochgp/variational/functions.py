@@ -24,8 +24,8 @@ JITTER = 1e-6  # added to the diagonal of K in mirror steps, relative to k(x, x)
 class InducingFunctions(eqx.Module):
     """Up to M inducing functions ψ_j; the first `used` entries of the arrays are in use.
 
-    If `log_scales` is None, ψ_j is k(·, z_j) for the point z_j and any kernel k. Otherwise it contains ln c,
-    ψ_j has the lengthscale ℓ_d c_jd for input d, the kernel must be `RBF` (Cheng and Boots 2016), and
+    If `log_scales` is None, ψ_j is k(·, z_j) for the point z_j and any kernel k. If `log_scales` is ln c, ψ_j
+    has the lengthscale ℓ_d c_jd for input d; this requires an `RBF` kernel (Cheng and Boots 2016). Then
 
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / s_d) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² s_d))
         with s_d = c_id² + c_jd². If all c_jd = 1, ψ_j is k(·, z_j).

@@ -82,7 +82,7 @@ class InducingPoints(eqx.Module):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
     u = f(Z) + N(0, εI) = L v with LLᵀ = k(Z, Z) + εI. The prior of v is N(0, I), and q(v) = N(m, RRᵀ)
-    (Titsias 2009; Hensman et al. 2013, 2015). ε is part of the model. Build it with `of`.
+    (Titsias 2009; Hensman et al. 2013, 2015). ε is part of the model. `of` builds q(f).
 
     Parameters
     ----------
