@@ -73,7 +73,7 @@ def test_rows_that_agree_exactly_are_said(name):
 def test_rows_that_count_as_few_are_said(name):
     """Weights that are shares, as of importance sampling; not where rows count a little less than once."""
     assert (
-        f"the {N} different rows count as 1,"
+        f"the {N} different rows count as 1 row(s),"
         in said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 1 / N)))[0]
     )
     assert said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 0.6))) == []

@@ -43,7 +43,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # a check of each setting, and the end of its error
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # the check of a setting, end of the error
     "n_features": (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1"),
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
@@ -107,8 +107,8 @@ class PosteriorEstimator(BaseEstimator):
     def save(self, path: Any) -> None:
         """Write the fitted model to a safetensors file or a binary file object.
 
-        `stochgp.load` reads the file. Only the file of a kernel GP contains training rows and targets.
-        Raises ValueError if a part of the model is neither from stochgp or Equinox nor registered with
+        `stochgp.load` reads the file. Saved kernel GPs contain their training rows and targets; other models
+        do not. Raises ValueError for a class that is neither from stochgp or Equinox nor registered with
         `stochgp.register`. Warns about settings that cannot be saved.
         """
         check_is_fitted(self)
@@ -126,7 +126,7 @@ class PosteriorEstimator(BaseEstimator):
         vars(self).update(unpack(state))
 
     def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
-        """Return checked inputs. Warn about unused columns and, unless `learns`, extrapolation."""
+        """Return checked inputs. Warn about unused columns and, if not `learns`, about extrapolation."""
         check_is_fitted(self)
         encoder = self._fitted.encoder
         if encoder is not None:
@@ -157,7 +157,7 @@ class PosteriorEstimator(BaseEstimator):
         return self._fitted.distribution(X)
 
     def _reserve(self, what: str, n_rows: int = 0, results: int = 0, **wanted: Any) -> None:
-        """Raise MemoryLimitError if the prediction and its `results` bytes exceed the limit."""
+        """Raise MemoryLimitError if a prediction with `results` bytes of results needs too much memory."""
         need = self._fitted.need_bytes(n_rows, **wanted) + results
         if self.memory_limit is not None or need > FEW_BYTES:
             Budget.of(self.memory_limit).require(need, what)
@@ -174,16 +174,16 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Any:
         """Predict the mean of the latent function f and, on request, its uncertainty.
 
-        For transformed targets and counts, the result is the mean of an observation instead of f.
+        For transformed targets and counts, predict the mean of an observation instead of the mean of f.
 
         Parameters
         ----------
         X : array or table
             Input rows [N, D], with the columns of the training data.
         return_std, return_cov : bool
-            Also return the standard deviation [N] or the covariance matrix [N, N]. Only one may be True.
+            Also return the standard deviation [N] or the covariance matrix [N, N], but not both.
         include_noise : bool
-            True: the uncertainty is that of an observation. False: the uncertainty of f, without noise.
+            True: return the uncertainty of an observation. False: return that of f, without noise.
 
         Returns
         -------
@@ -192,7 +192,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            If the inputs are invalid, if both options are True, or if the memory limit is exceeded.
+            If the inputs are invalid, if `return_std` and `return_cov` are True, or above the memory limit.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True")
@@ -210,7 +210,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         Returns
         -------
         A distribution of `stochgp.distributions` in target units. Its methods `logpdf`, `cdf`, `sf`,
-        `quantile`, `interval`, `sample` and `crps` and its properties `mean` and `std` cover all rows.
+        `quantile`, `interval`, `sample` and `crps`, and properties `mean` and `std`, return values for each row.
         """
         return self._distribution(self._read(X), "distributions", 24)
 
@@ -229,8 +229,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_frame(self, X: Any, level: float = 0.95) -> Any:
         """Return predicted observations, noise included, as a pandas data frame.
 
-        The columns are mean, std (standard deviation), median, lower and upper, the last two as in
-        `predict_interval`. The index is that of X if X is a pandas data frame.
+        The columns are mean, std (standard deviation), median, lower and upper. The limits `lower` and
+        `upper` are those of `predict_interval`. If X is a pandas data frame, the result has its index.
         """
         frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
@@ -248,8 +248,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Float[np.ndarray, "N S"]:
         """Draw joint samples of f at the rows of X from the posterior, in target units.
 
-        With `include_noise=True`, draw observations with independent noise. At each row they follow
-        `predict_distribution`, but samples from a pool do not include its recalibration.
+        With `include_noise=True`, draw observations with independent noise. At each row, the samples follow
+        `predict_distribution`, except that samples from a pool omit the recalibration of the pool.
         """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
@@ -262,8 +262,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:
         """Draw functions from the posterior that can be evaluated at any rows.
 
-        After `f = model.sample_functions(8)`, `f(X)` has the shape [rows, 8], in target units. It is
-        differentiable if X is a JAX array. Raises ValueError if `n_samples` is not a positive whole number.
+        After `f = model.sample_functions(8)`, `f(X)` has the shape [rows, 8], in target units. If X is a
+        JAX array, f(X) is differentiable. Raises ValueError if `n_samples` is not a positive whole number.
         """
         check_is_fitted(self)
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
@@ -299,32 +299,32 @@ class GPEstimator(PosteriorEstimator):
     Parameters
     ----------
     time_order : "auto", "interpolate" or "forecast"
-        "interpolate": new rows lie between training rows. "forecast": new rows are later in time, so whole
-        blocks of time are held out. "auto": "forecast" if dates or increasing columns give the time, and
-        errors of successive rows are correlated. Otherwise "auto" means "interpolate".
+        "interpolate": new rows lie between training rows. "forecast": new rows are later than the training
+        rows, so `fit` holds out whole blocks of time. "auto" chooses "forecast" if columns contain dates or
+        increasing numbers, and errors of successive rows are correlated; otherwise "interpolate".
     random_state : None, int, NumPy RandomState or Generator
         The seed of all random numbers.
     standardize : bool
-        Scale inputs and real targets to mean 0 and standard deviation 1 on the (weighted) training rows.
+        Scale inputs and real targets to a weighted mean of 0 and standard deviation of 1 over training rows.
     missing : "auto", "refuse" or "keep"
-        "auto": missing inputs are filled in, and rows without a target, or with a code such as −9999 as
-        target, are dropped. "refuse": both are errors. "keep": like "auto", but codes count as targets.
+        "auto": `fit` fills in missing inputs, and drops rows whose target is missing or a code such as −9999.
+        "refuse": `fit` raises an error instead. "keep": like "auto", but codes count as targets.
     dtype : "float32" or "float64"
-        The dtype of rows, kernels and features.
+        The floating-point type of rows, kernels and features.
     memory_limit : str, int or None
         "1GB", a number of bytes, or None for half of the available memory.
-        A call that would need more memory for the process raises MemoryLimitError.
+        A call raises MemoryLimitError if the process would need more memory.
     time_limit : float or None
-        Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` describes how.
+        Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` contains the reason.
     devices : None, "all" or int
-        None: one. "all" or a number: they share the rows (docs/methods/scale.md).
+        None: one device. "all" or a number of devices: they share the rows (docs/methods/scale.md).
     verbose : "auto", 0 or 1
-        Progress on stderr. "auto": on a terminal or in a notebook after 3 s. 0: never. 1: always, with notes.
+        Show progress on stderr. "auto": after 3 s, on a terminal or in a notebook. 0: never. 1: always.
 
     Attributes
     ----------
     converged_, plan_, history_
-        False if the fit ended early or did not converge; decisions; entries as in docs/methods/history.md.
+        False if the fit ended early or did not converge; decisions; log of steps (docs/methods/history.md).
     n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         Number of steps; duration; number and names of input columns; name of the target column.
     """
@@ -354,12 +354,12 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     mean : None, number, "linear" or "trees"
         Prior mean in target units. None: the average of the targets, or 0 with standardize=False. "linear":
         a ridge regression, not available for feature GPs. "trees": boosted symmetric trees (Friedman, 2001),
-        cross-fitted with five folds (Chernozhukov et al., 2018). Both need the training rows in memory.
+        cross-fitted with five folds (Chernozhukov et al., 2018). "linear" and "trees" need rows in memory.
     """
 
     mean: float | str | None = None
     likelihood: Any = "auto"
-    _chosen_likelihood: ClassVar[str | None] = None  # the choice of an earlier fit; for a refit
+    _chosen_likelihood: ClassVar[str | None] = None  # the choice of an earlier fit, which a refit repeats
 
     @property
     def _target(self) -> str:
@@ -371,7 +371,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     @property
     def _likelihood(self) -> Any:
-        """Return `likelihood` without its transform; "auto" may be replaced before a refit."""
+        """Return `likelihood` without its transform. A refit replaces "auto" by the earlier choice."""
         found = self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
         is_auto = isinstance(found, str) and found == "auto"
         return self._chosen_likelihood or found if is_auto else found

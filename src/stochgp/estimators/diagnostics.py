@@ -25,17 +25,17 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.transforms import Log
 from stochgp.warning import warn
 
-# In simulations, intervals were sometimes too narrow with fewer different rows.
+# In simulations with fewer different rows, intervals were sometimes too narrow.
 FEW_ROWS = 40
-OFTEN, SELDOM = 1.5, 0.5  # mean weights that cause a warning
+OFTEN, SELDOM = 1.5, 0.5  # a mean weight outside this range causes a warning
 SAME = 1e-6  # maximum relative difference of equal values
 MOST_NAMED = 5
 MOST_ALIKE = 0.5  # share of counts with the smallest value that causes a warning
-ROWS, SECONDS = 512, 2.0  # rows for the check of a fit; seconds that must remain before a time limit
+ROWS, SECONDS = 512, 2.0  # maximum rows, and minimum remaining seconds, for the check of a fit
 LEVEL, INSIDE = 0.95, 0.8  # level of the checked intervals; coverage below this causes a warning
 Scores = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-SHIFT, CERTAIN = 1.0, 4.0  # maximum shift of a mean: standard deviations, plus standard errors
-MAX_RANGES = 100.0  # maximum distance of a new row from the training range, in units of the range
+SHIFT, CERTAIN = 1.0, 4.0  # a larger shift of a mean warns: standard deviations plus standard errors
+MAX_RANGES = 100.0  # maximum distance from the training range, as a multiple of its length
 MAX_DEVIATIONS = 1_000.0  # maximum distance of a new target from the mean, in standard deviations
 
 
@@ -45,7 +45,7 @@ def warn_of_data(data: TrainingData, *, learns: bool) -> None:
     if isinstance(data.transform, Log) and data.transform.shift:
         counts = data.given_targets(True)
         alike = float(np.average(counts == counts.min(), weights=rho))
-    many = f"the {n} different rows count as {rho.sum():.6g}"
+    many = f"the {n} different rows count as {rho.sum():.6g} row(s)"
     uncertain = f"with fewer than {FEW_ROWS} rows, hyperparameters and intervals are uncertain"
     agree = "a repeated row counts as several equal observations; if rows are copies or averages, the noise is underestimated"
     compare = "if only the ratios of weights matter, scale the weights to the mean 1"
@@ -53,8 +53,8 @@ def warn_of_data(data: TrainingData, *, learns: bool) -> None:
     checks = {
         f"only {n} different row(s): {uncertain}": learns and n < FEW_ROWS,
         f"{many}: {agree}": learns and rho.mean() >= OFTEN,
-        f"{many}, so intervals are as wide as for that number; {compare}": learns and rho.mean() <= SELDOM,
-        "all targets are equal: their scale is unknown, so standard deviations assume a scale of 1": data.standardized
+        f"{many}, so intervals are as wide as for that number of rows; {compare}": learns and rho.mean() <= SELDOM,
+        "all targets are equal, so the scale of the targets is unknown and standard deviations assume a scale of 1": data.standardized
         and np.ptp(data.rows.y) == 0,
         f"{alike:.0%} of the counts have the smallest value: {too_little}": alike > MOST_ALIKE,
     }
@@ -71,7 +71,7 @@ class Seen:
     high: Float[np.ndarray, " D"]
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
-        """Return the ranges of earlier and new training rows."""
+        """Return the ranges of all training rows: the earlier rows and X."""
         if len(X) == 0:
             return self
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
@@ -83,12 +83,12 @@ class Seen:
         if not moved.any():
             return ""
         return (
-            f"{named_columns(encoder, moved)}: constant in the training data, but not here. Its effect is unknown, and the predicted "
-            "uncertainty does not account for it"
+            f"{named_columns(encoder, moved)}: constant in the training data, but not here. The effect of the change is unknown, and the predicted "
+            "uncertainty does not include this effect"
         )
 
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
-        """Return a warning about rows outside the training range, and True if many are far away."""
+        """Return a warning about rows outside the training range, and whether many are far outside."""
         width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
         columns = np.flatnonzero(width > 0)
         if len(X) and len(columns):
@@ -105,7 +105,7 @@ class Seen:
         name = named_columns(encoder, np.arange(X.shape[1]) == columns[j])
         return (
             f"{outside.sum()} of {len(X)} rows are outside the training range (worst: {name} is {x[row, j]:.6g} at data row {row + 1}, "
-            f"trained on {low[j]:.6g} to {high[j]:.6g}). Their predictions are extrapolations"
+            f"trained on {low[j]:.6g} to {high[j]:.6g}). Predictions for these rows are extrapolations"
         ), bool((2 * np.sum(excess > 0.5, axis=0) >= len(X)).any())
 
 
@@ -121,7 +121,7 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return log p(y) of model and constant, and interval coverage (0 or 1), for each row."""
+    """Return log p(y) of the model, of a constant, and 1 if y is in its interval, for each row."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
@@ -131,7 +131,7 @@ def scores(fitted: Fitted, rows: Data) -> Scores:
 def constant_of(
     y: Float[np.ndarray, " n"], weight: Float[np.ndarray, " n"], is_counts: bool
 ) -> AbstractDistribution:
-    """Return a distribution with the mean and variance of y, the same for all rows."""
+    """Return one distribution for all rows, with the mean and the variance of y."""
     mean = float(np.average(y, weights=weight))
     variance = float(np.average((y - mean) ** 2, weights=weight))
     alike = lambda value: np.full(len(y), value)
@@ -144,10 +144,10 @@ def constant_of(
 def caution_of(
     fitted: Fitted, rows: Data, what: str, score: Callable[[Fitted, Data], Scores] | None = None
 ) -> str:
-    """Return a warning if a constant predicts the rows better or coverage is low, else "".
+    """Return a warning if a constant predicts better or intervals contain few rows, else "".
 
-    The first 512 rows are used. Because the constant has two parameters fitted to the n rows, its log score
-    is reduced by 2/n nats per row. Fewer than 40 rows, or equal targets, give no warning.
+    The check uses the first 512 rows. The two parameters of the constant are fitted to the same n rows, so
+    2/n nats per row are subtracted from its log score. Fewer than 40 rows or equal targets: no warning.
     """
     rows = rows.counted().take(slice(ROWS))
     if len(rows) < FEW_ROWS or np.ptp(rows.y) == 0:
@@ -158,7 +158,7 @@ def caution_of(
     if prefer(found[0], rivals, cells_of(rows, fitted), weight, fewest=FEW_ROWS).name is not None:
         return (
             f"{what} are predicted worse than by a constant: negative log density {-model:.3f} per row, against {-constant:.3f} "
-            "for a distribution with their mean and variance. Predictions and their uncertainty may be useless"
+            "for a distribution with the mean and variance of these targets. Predictions and uncertainties may be useless"
         )
     if within < INSIDE:
         return f"only {within:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
@@ -175,8 +175,8 @@ def caution_after_fit(
 ) -> str:
     """Return a warning if the fit predicts worse than a constant, else "".
 
-    Held-out rows are used if there are any, otherwise some training rows if time and memory allow. With
-    `is_optimal` training rows are not checked: an optimal fit predicts them at least as well as a constant.
+    The check uses held-out rows if there are any, otherwise some training rows if time and memory allow.
+    If `is_optimal`, training rows are not checked: an optimal fit predicts them as well as a constant.
     """
     held_out, constant = (context.report.get(name, math.nan) for name in ("held_out_nlpd", "constant_nlpd"))
     if is_optimal or (not math.isnan(held_out) and learned.n_iter > 0):
@@ -184,10 +184,10 @@ def caution_after_fit(
             return ""
         return (
             f"held-out rows are predicted worse than by a constant: NLPD {held_out:.3f}, against {constant:.3f} for a distribution with "
-            "the mean and variance of the training targets. Predictions and their uncertainty may be useless"
+            "the mean and variance of the training targets. Predictions and uncertainties may be useless"
         )
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
-        return "the time limit ended the fit before the first step: hyperparameters have their initial values, and predictions may be poor"
+        return "the time limit ended the fit before the first step: hyperparameters keep their initial values, and predictions may be poor"
     rows = dataclasses.replace(data.rows, y=data.given_targets(fitted.observation.rounding)).counted()
     rows = rows.take(random_rows(len(rows), ROWS))
     if deadline.left() < SECONDS or fitted.posterior.need_bytes(len(rows)) > context.budget.free():
@@ -196,7 +196,7 @@ def caution_after_fit(
 
 
 def further_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, context: FitContext) -> Data:
-    """Return rows for an update; warn if they are far from the first rows or poorly predicted."""
+    """Return rows for an update. Warn if rows are far from the first rows or predicted poorly."""
     fitted = estimator._fitted
     rows = read_rows(estimator._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
     rows = within_reach(fitted, rows, stacklevel=3)
@@ -204,12 +204,12 @@ def further_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, context: Fi
     caution = shift_of(fitted, rows) or caution_of(fitted, rows, "new rows, before the update,")
     if caution:
         warn(caution, ConvergenceWarning, stacklevel=3)
-        context.record("caution", caution, "new rows differ from earlier rows")
+        context.record("caution", caution, "new rows were compared with the earlier fit")
     return rows
 
 
 def cells_of(rows: Data, fitted: Fitted) -> Int[np.ndarray, " n"]:
-    """Return groups of rows, or clusters of similar rows if there are too few groups."""
+    """Return the group of each row, or clusters of similar rows if there are too few groups."""
     few = rows.group is None or too_few(len(rows), rows.group, 0)
     X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
     return clusters(X, None if few else rows.group)
@@ -225,11 +225,11 @@ def shift_of(fitted: Fitted, rows: Data) -> str:
         if moved.any() and np.any((units.mean != 0) | (units.scale != 1)):  # otherwise the scale is unknown
             first = np.arange(len(mean)) == np.argmax(moved)
             which = named_columns(fitted.encoder, first) if name == "inputs" else name
-            far.append(f"{which} by {mean[first][0]:.3g}")
+            far.append(f"{which} {mean[first][0]:.3g}")
     if not far:
         return ""
     return (
-        f"the mean of the new rows is far from the first rows ({', '.join(far)} standard deviations). Scaling and "
+        f"the mean of the new rows is far from the first rows (distance: {', '.join(far)} standard deviations). Scaling and "
         "hyperparameters were learned from the first rows: call fit again on all rows"
     )
 
@@ -249,8 +249,8 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
             i, d = np.argwhere(far)[0]
             name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
             text = (
-                f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training range and were moved to that "
-                f"distance; the first is row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}"
+                f"{int(far.any(axis=1).sum())} new row(s) were farther outside the training range than {MAX_RANGES:g} times its length, and were moved to that "
+                f"distance; in the first, row {i + 1}, {name} was changed from {rows.X[i, d]:g} to {X[i, d]:g}"
             )
             warn(text, UserWarning, stacklevel=stacklevel + 1)
             rows = dataclasses.replace(rows, X=X)
@@ -259,8 +259,8 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
         if far.any():
             i = int(np.argmax(far))
             text = (
-                f"{int(far.sum())} new row(s) were dropped: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
-                f"training mean; the first is row {i + 1}, {rows.y[i]:g}"
+                f"{int(far.sum())} new row(s) were dropped: their targets are more than {MAX_DEVIATIONS:g} training standard deviations from the "
+                f"training mean; the first of these rows is row {i + 1}, with the target {rows.y[i]:g}"
             )
             warn(text, UserWarning, stacklevel=stacklevel + 1)
             rows = rows.take(~far)
@@ -268,7 +268,7 @@ def within_reach(fitted: Fitted, rows: Data, stacklevel: int) -> Data:
 
 
 def drift(fitted: Fitted, rows: Data) -> dict[str, Any]:
-    """Return means and standard deviations of new rows in standardised units."""
+    """Return means and standard deviations of new inputs and targets, in standardised units."""
     Z, z = fitted.inputs.transform(rows.X), fitted.observation.to_model(rows.X, rows.y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},

@@ -68,7 +68,7 @@ class Fitted:
         return dataclasses.replace(self, observation=self.observation.widened(c))
 
     def with_rows(self, rows: Data, forget: float = 1.0) -> "Fitted":
-        """Update ranges and means of log T′ with new rows; earlier rows get the weight `forget`."""
+        """Update ranges and means of log T′. `forget` multiplies the weight of earlier rows."""
         T, observation, y = self.observation.transform, self.observation, rows.y
         found = self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(rows.X))
         if T is None:
@@ -108,8 +108,8 @@ class Fitted:
     def fold_out(self, rows: Data, fold: Int[np.ndarray, " N"]) -> AbstractDistribution:
         """Return cross-validated distributions of observations at the training rows.
 
-        Each row is predicted without the data of its fold, with the hyperparameters of all rows. `rows` are
-        the training rows in their order. The posterior must have a method `fold_out`.
+        A row is predicted from the rows of other folds, with hyperparameters learned from all rows. `rows`
+        are the training rows, in the order of the fit. The posterior must have a method `fold_out`.
         """
         observation, X, posterior = self.observation, self._rows(rows.X), typing.cast(Any, self.posterior)
         z, m, values = observation.transformed(rows.y), observation.mean_function, np.zeros(len(rows))
@@ -120,7 +120,7 @@ class Fitted:
         with jax.enable_x64(True):
             mean, variance = posterior.fold_out(data, fold, float(posterior.noise.level))
         if m is not None:
-            # `predict` adds m(x) and its variance. Here the average variance of m replaces that of the row.
+            # `predict` adds m(x) and its variance. Here the average variance of m replaces it.
             mean = mean + (values - m(rows.X)) / observation.scale
             own = m.variance(rows.X) / observation.scale**2 / observation.variance_factor(X)
             variance = variance + np.average(own, weights=rows.weights) - own
@@ -131,7 +131,7 @@ class Fitted:
         return self.posterior.need_bytes(n_rows, **wanted)
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """Return covariances of f, or of observations, for all pairs of rows in squared units."""
+        """Return covariances of f, or of observations, for all pairs of rows, in squared target units."""
         rows, observation = self._rows(X), self.observation
         if observation.outward is not None:
             raise ValueError(
@@ -194,7 +194,7 @@ class Fitted:
         return mean, variance
 
     def _moments(self, rows: MemorySource, moments: Callable) -> tuple[np.ndarray, ...]:
-        """Return moments; for a new category, those of a mixture over known categories."""
+        """Return moments. For a new category, return moments of a mixture over known categories."""
         evaluate = lambda of: of.evaluated(moments, self.posterior.block_rows)
         found, new = evaluate(rows), np.flatnonzero(known_instead(self.encoder, rows.X)[0])
         for start in range(0, len(new), NEW_ROWS):
@@ -219,10 +219,10 @@ class Fitted:
 
 
 class FunctionDraws(eqx.Module):
-    """S functions drawn from a posterior. f(X) returns their values in target units.
+    """S functions f drawn from a posterior; f(X) returns their values in target units.
 
-    For a JAX array X [N, D], the result is a JAX array [N, S] of the same dtype, and JAX can differentiate
-    and transform f. For a NumPy array, a data frame or fingerprints, it is a float64 NumPy array [N, S].
+    For a JAX array X [N, D], f(X) is a JAX array [N, S] of the same dtype, and JAX can differentiate and
+    transform f. For a NumPy array, a data frame or fingerprints, f(X) is a float64 NumPy array [N, S].
     """
 
     functions: AbstractFunctions
@@ -234,7 +234,7 @@ class FunctionDraws(eqx.Module):
     dtype: str = eqx.field(static=True)
     transform: AbstractTransform | None = None
     mean_function: AbstractMeanFunction | None = None
-    normals: Float[Array, "R S"] | None = None  # random coefficients of each draw of the mean function
+    normals: Float[Array, "R S"] | None = None  # random coefficients of the mean function, for each draw
 
     @property
     def n_samples(self) -> int:
@@ -268,7 +268,7 @@ class FunctionDraws(eqx.Module):
                 f"expected floating-point rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
-        functions = cast(self.functions, X.dtype)  # the dtype of X in all arrays
+        functions = cast(self.functions, X.dtype)  # all arrays have the dtype of X
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
         if (m := self.mean_function) is not None and self.normals is not None:
             with full_precision():

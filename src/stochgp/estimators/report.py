@@ -30,7 +30,7 @@ def record_learning(
     data: TrainingData,
     context: FitContext,
 ) -> None:
-    """Record the number of training rows for learning and the measured numbers of the run."""
+    """Record the number of rows used for learning, and measured numbers of the run."""
     seen = learner.seen_rows(n_rows)
     if seen < data.n_rows:
         why = f"hyperparameters were learned from {seen} of the {data.n_rows} rows, chosen at random"
@@ -63,7 +63,7 @@ def learning_text(entry: dict[str, float]) -> str:
 
 
 def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
-    """Return notes about facts of a fit that may surprise users."""
+    """Return notes about decisions of a fit that may surprise users."""
     columns = plan.get("columns", {"choice": {}})["choice"]
     found = [f"column {name!r}: {note}" for name, note in columns.items()]
     if "unused_rows" in plan:
@@ -74,11 +74,11 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
         found.append(plan["learning_rows"]["why"])
     found += [plan["caution"]["choice"]] if "caution" in plan else []
     if "noise_floor" in plan:
-        found.append(f"the noise variance was raised above its learned value: {plan['noise_floor']['why']}")
+        found.append(f"the noise variance was raised above the learned value: {plan['noise_floor']['why']}")
     if "time_order" in plan and plan["time_order"]["choice"] == FORECAST:
         found.append(f"new rows are assumed to be later than the training rows: {plan['time_order']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
-        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
+        found.append(f"predictions use only nearby training rows ({plan['prediction']['why']}): {LOCAL}")
     return found
 
 
@@ -95,7 +95,7 @@ def summarise(estimator: Any) -> str:
     inputs = getattr(estimator._fitted.encoder, "described", inputs)
     parts = [
         f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s",
-        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; {_of_targets(estimator)}",
+        f"Data: {estimator.n_rows_} rows (repeated rows counted once), {inputs}; {_of_targets(estimator)}",
         *_of_model(estimator),
         _of_fit(estimator),
     ]

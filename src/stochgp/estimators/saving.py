@@ -20,15 +20,15 @@ def save(estimator: Any, path: Any) -> None:
     save_tree(path, tree, metadata)
     if left_out:
         warn(
-            f"the setting(s) {', '.join(left_out)} cannot be saved: after loading {path}, they have their default values. "
-            "Predictions do not depend on them",
+            f"the setting(s) {', '.join(left_out)} cannot be saved: after loading {path}, these settings have default values. "
+            "Predictions do not depend on these settings",
             UserWarning,
             stacklevel=3,
         )
 
 
 def load(path: Any) -> Any:
-    """Load the estimator from a file that `save` wrote. Predictions are identical.
+    """Load the estimator from a file that `save` wrote. Predictions equal those before saving.
 
     Raises ValueError if the file is damaged, has a newer format, or was not written by stochgp.
 
@@ -48,7 +48,7 @@ def load(path: Any) -> Any:
     try:
         return restored(tree, metadata, kinds[name], kinds)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} does not contain a whole {name}: {type(error).__name__} {error}") from error
+        raise ValueError(f"{path} does not contain a complete {name}: {type(error).__name__} {error}") from error
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,7 +69,7 @@ def restored(
     if classes is not None:
         values, dtype = classes["values"], np.dtype(classes["dtype"])
         if dtype.itemsize * len(values) > LARGEST_LABELS:
-            raise ValueError(f"its {len(values)} labels would take {dtype.itemsize:,} bytes each")
+            raise ValueError(f"the {len(values)} labels would take {dtype.itemsize:,} bytes each")
         estimator.classes_ = np.array(values, dtype=dtype)
     if "members" in tree:
         of_members = metadata["members"]

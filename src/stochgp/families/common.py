@@ -242,7 +242,7 @@ def store(
     if learned is not None and (
         caution := caution_after_fit(fitted, learned, data, score, is_optimal, context)
     ):
-        context.record("caution", caution, "based on predictions of training rows")
+        context.record("caution", caution, "predictions of held-out or training rows were compared with a constant")
         warn(caution, ConvergenceWarning, stacklevel=4)
     estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
     if fitted.observation.has_noise:
