@@ -94,15 +94,15 @@ def test_a_setting_that_no_file_holds_is_named(tmp_path):
 BROKEN = {
     "no attributes": (
         lambda tree, facts: facts.pop("attributes"),
-        "does not contain a complete FeatureGPRegressor",
+        "does not contain a whole FeatureGPRegressor",
     ),
     "attributes that are none": (
         lambda tree, facts: facts.update(attributes=None),
-        "does not contain a complete",
+        "does not contain a whole",
     ),
     "another estimator": (
         lambda tree, facts: facts.update(estimator="KernelGPRegressor"),
-        "does not contain a complete",
+        "does not contain a whole",
     ),
     "no estimator": (lambda tree, facts: facts.pop("estimator"), "does not contain a fitted estimator"),
 }

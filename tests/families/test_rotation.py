@@ -90,7 +90,7 @@ REFUSED = {
     "a kernel that was given": (
         {"kernel": kernels.Matern32(np.full(D, 2.0)), "learner": FEW},
         N,
-        "the kernel was given",
+        "the kernel was given as an object",
     ),
     "few rows": ({}, 300, "fewer than 400 rows"),
     "one lengthscale": (
@@ -98,7 +98,7 @@ REFUSED = {
         N,
         "one lengthscale for each",
     ),
-    "another learner": ({"learner": learners.BSGD(epochs=1)}, N, "BSGD does not learn a rotation"),
+    "another learner": ({"learner": learners.BSGD(epochs=1)}, N, "BSGD cannot learn a rotation"),
 }
 
 

@@ -126,7 +126,7 @@ class PosteriorEstimator(BaseEstimator):
         vars(self).update(unpack(state))
 
     def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
-        """Return checked inputs. Warn about unused columns and, if not `learns`, about extrapolation."""
+        """Return checked inputs. Warn about unused columns and (not if `learns`) extrapolation."""
         check_is_fitted(self)
         encoder = self._fitted.encoder
         if encoder is not None:
@@ -157,7 +157,7 @@ class PosteriorEstimator(BaseEstimator):
         return self._fitted.distribution(X)
 
     def _reserve(self, what: str, n_rows: int = 0, results: int = 0, **wanted: Any) -> None:
-        """Raise MemoryLimitError if a prediction with `results` bytes of results needs too much memory."""
+        """Raise MemoryLimitError if a prediction, with `results` bytes of output, is too large."""
         need = self._fitted.need_bytes(n_rows, **wanted) + results
         if self.memory_limit is not None or need > FEW_BYTES:
             Budget.of(self.memory_limit).require(need, what)
@@ -210,7 +210,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         Returns
         -------
         A distribution of `stochgp.distributions` in target units. Its methods `logpdf`, `cdf`, `sf`,
-        `quantile`, `interval`, `sample` and `crps`, and properties `mean` and `std`, return values for each row.
+        `quantile`, `interval`, `sample`, `crps` and properties `mean` and `std` return values for each row.
         """
         return self._distribution(self._read(X), "distributions", 24)
 
@@ -371,7 +371,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     @property
     def _likelihood(self) -> Any:
-        """Return `likelihood` without its transform. A refit replaces "auto" by the earlier choice."""
+        """Return `likelihood` without its transform. A refit replaces "auto" by an earlier choice."""
         found = self.likelihood.likelihood if isinstance(self.likelihood, Warped) else self.likelihood
         is_auto = isinstance(found, str) and found == "auto"
         return self._chosen_likelihood or found if is_auto else found

@@ -53,8 +53,8 @@ def warn_of_data(data: TrainingData, *, learns: bool) -> None:
     checks = {
         f"only {n} different row(s): {uncertain}": learns and n < FEW_ROWS,
         f"{many}: {agree}": learns and rho.mean() >= OFTEN,
-        f"{many}, so intervals are as wide as for that number of rows; {compare}": learns and rho.mean() <= SELDOM,
-        "all targets are equal, so the scale of the targets is unknown and standard deviations assume a scale of 1": data.standardized
+        f"{many}, and intervals are as wide as for that number; {compare}": learns and rho.mean() <= SELDOM,
+        "all targets are equal, so their scale is unknown, and standard deviations assume a scale of 1": data.standardized
         and np.ptp(data.rows.y) == 0,
         f"{alike:.0%} of the counts have the smallest value: {too_little}": alike > MOST_ALIKE,
     }
@@ -88,7 +88,7 @@ class Seen:
         )
 
     def extrapolation(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> tuple[str, bool]:
-        """Return a warning about rows outside the training range, and whether many are far outside."""
+        """Return a warning about rows outside the training range, and whether many are far away."""
         width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
         columns = np.flatnonzero(width > 0)
         if len(X) and len(columns):
@@ -121,7 +121,7 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return log p(y) of the model, of a constant, and 1 if y is in its interval, for each row."""
+    """Return for each row log p(y) of model and constant, and 1 if y is in its interval."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
     constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))

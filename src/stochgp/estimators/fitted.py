@@ -131,7 +131,7 @@ class Fitted:
         return self.posterior.need_bytes(n_rows, **wanted)
 
     def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """Return covariances of f, or of observations, for all pairs of rows, in squared target units."""
+        """Return covariances of f, or of observations, between all rows, in squared target units."""
         rows, observation = self._rows(X), self.observation
         if observation.outward is not None:
             raise ValueError(

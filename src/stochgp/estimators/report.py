@@ -78,7 +78,7 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     if "time_order" in plan and plan["time_order"]["choice"] == FORECAST:
         found.append(f"new rows are assumed to be later than the training rows: {plan['time_order']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
-        found.append(f"predictions use only nearby training rows ({plan['prediction']['why']}): {LOCAL}")
+        found.append(f"predictions use only nearby rows ({plan['prediction']['why']}): {LOCAL}")
     return found
 
 

@@ -48,7 +48,7 @@ def load(path: Any) -> Any:
     try:
         return restored(tree, metadata, kinds[name], kinds)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} does not contain a complete {name}: {type(error).__name__} {error}") from error
+        raise ValueError(f"{path} does not contain a whole {name}: {type(error).__name__} {error}") from error
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:

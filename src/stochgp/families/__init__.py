@@ -1,4 +1,4 @@
-"""The families of models, each an estimator: kernel, feature and sparse GPs."""
+"""The families of models: estimators for kernel, feature and sparse GPs."""
 
 from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor

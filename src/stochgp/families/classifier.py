@@ -39,16 +39,16 @@ from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.parameters import cast
 from stochgp.tables.targets import read_labels, refuse_one_class
 
-START_VARIANCE = 4.0  # of the latent functions; a typical class probability is then 98 %
+START_VARIANCE = 4.0  # of the latent functions; with it, a typical probability of the likelier class is 98 %
 
 
 @dataclass(eq=False, repr=False)
 class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     """Gaussian process classification with few inducing points.
 
-    With two classes there is one latent function f, and P(y = second class | f) = Φ(f). With more classes
-    each class has a latent function, all with the same kernel and inducing points, and P(y = c | f) =
-    softmax(f)_c. Probabilities are averages over q(f), so they include the uncertainty of f.
+    Two classes need one latent function f, with P(y = second class | f) = Φ(f). With more classes, every
+    class has its own latent function, and P(y = c | f) = softmax(f)_c. All latent functions share a kernel
+    and inducing points. Predicted probabilities are averages over q(f), which include the uncertainty of f.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear".
     n_inducing : int
-        Number of inducing points; all rows if there are fewer.
+        Number of inducing points; with fewer rows, the number of rows.
     learner : str, AbstractLearner or None
-        "svgp": mini-batches. "vgp": all rows in every step. "auto": "vgp" for two classes and at most 1,000
-        rows, else "svgp". Or a learner of `stochgp.learners`.
+        "svgp": each step uses a mini-batch. "vgp": each step uses all rows. "auto": "vgp" for two classes and
+        at most 1,000 rows, else "svgp". A learner of `stochgp.learners` is also accepted.
     {shared}
 
     Attributes
@@ -67,7 +67,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     classes_
         The sorted labels.
     kernel_
-        The learned kernel, for the model's inputs.
+        The learned kernel, for standardised inputs if `standardize=True`.
     elbo_
         A lower bound of the log probability of the training labels, per row.
     {fitted}
@@ -103,7 +103,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`; y are labels. Files are read in blocks, with constant memory.
+            See `KernelGPRegressor.fit`; y contains labels. `fit` reads files in blocks, in constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             data = self._read_data(X, y, sample_weight, groups, context)
@@ -164,7 +164,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
 
 
 def _scores(fitted: Fitted, rows: Data) -> Scores:
-    """Return the log scores of rows, and the log scores of the constant class frequencies."""
+    """Return log probabilities of the labels: of the model, and of constant class frequencies."""
     c, n = rows.y.astype(np.int64), len(rows.y)
     log_probabilities = typing.cast(Categorical, fitted.distribution(rows.X)).log_probabilities
     frequent = np.bincount(c, rows.weights, minlength=log_probabilities.shape[1]) / rows.weights.sum()

@@ -51,7 +51,7 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
-SHARE_FOR_POSTERIOR = 0.3  # share of the remaining time that is reserved for the posterior
+SHARE_FOR_POSTERIOR = 0.3  # learning leaves this share of the remaining time for the posterior
 ROWS_FOR_NOISE = 1_000  # number of rows to estimate the variance around a fitted mean
 
 
@@ -64,12 +64,12 @@ def open_fit(
     mesh = mesh_of(getattr(estimator, "devices", None))
     if n_processes(mesh) > 1 and not shares_learning:
         raise ValueError(
-            f"{type(estimator).__name__} can be fitted in one process only, but there are {n_processes(mesh)}"
+            f"{type(estimator).__name__} can be fitted in one process only, but there are {n_processes(mesh)} processes"
         )
     with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
         if mesh is not None:
             entry = {"count": mesh.size, "processes": n_processes(mesh)}
-            context.record("devices", entry, "passes over rows and iterative solves run on all of them")
+            context.record("devices", entry, "passes over rows and iterative solves run on all devices")
         yield context
 
 
@@ -87,7 +87,7 @@ def read_regression_data(
 ) -> TrainingData:
     """Read, transform and standardise the rows of a regressor, in memory or in files.
 
-    `keeps_all`: all rows must be in memory. `counts`: the targets are counts, which are not transformed.
+    `keeps_all`: keep all rows in memory. `counts`: the targets are counts, and remain untransformed.
     Raises ValueError or TypeError for data and settings that cannot be used.
     """
     mean = estimator.mean
@@ -144,8 +144,8 @@ def learn(
 ) -> tuple[FitResult, MemorySource]:
     """Return the result of learning, and the rows used for it.
 
-    Learning leaves `keep_seconds` of the time limit for the posterior (None: 30 %), but has at least
-    `min_seconds`. Raises MemoryLimitError if learning would exceed the memory limit.
+    Learning leaves `keep_seconds` (None: 30 % of the remaining time) for the posterior, but always gets at
+    least `min_seconds`. Raises MemoryLimitError if learning would exceed the memory limit.
     """
     left = deadline.left()
     kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
@@ -166,7 +166,7 @@ def learn(
             RESULTS.time_limit, f"the time limit allowed learning from only {N} of {data.n_rows} rows"
         )
     if found.result in _ENDED:
-        context.end(found.result, _ENDED[found.result])  # so that later steps are short
+        context.end(found.result, _ENDED[found.result])  # shortens later steps
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     context.report |= {"rows_on_device": on_device, "peak_bytes": need}
@@ -230,7 +230,7 @@ def store(
     nlml: float | None = None,
     score: Callable[[Fitted, Data], Scores] | None = None,
 ) -> None:
-    """Set the fitted attributes, in target units; `nlml` is per row, for standardised targets."""
+    """Set fitted attributes in target units. `nlml` is per row and for standardised targets."""
     parts = [part for part in (learned, solution) if part is not None]
     for part in parts:
         if part.result in _ENDED:
@@ -242,7 +242,7 @@ def store(
     if learned is not None and (
         caution := caution_after_fit(fitted, learned, data, score, is_optimal, context)
     ):
-        context.record("caution", caution, "predictions of held-out or training rows were compared with a constant")
+        context.record("caution", caution, "based on predictions of held-out or training rows")
         warn(caution, ConvergenceWarning, stacklevel=4)
     estimator._fitted, estimator.target_name_ = fitted, name_of_targets(y)
     if fitted.observation.has_noise:

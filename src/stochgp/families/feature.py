@@ -60,10 +60,10 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
 
 SAMPLE_ROWS = 10_000  # rows from which landmarks are chosen
-SHARE_FOR_CLOSING = 0.9  # share of the time left after learning for a pass over all rows
-MIN_HELD_OUT = 500  # rows for the choice of an error distribution
+SHARE_FOR_CLOSING = 0.9  # after learning, share of the remaining time for a pass over all rows
+MIN_HELD_OUT = 500  # minimum number of held-out rows to choose an error distribution
 FARTHEST = 8.0  # largest input of a network, in standard deviations
-SCALE_ROWS = 1_000  # rows for the starting variance
+SCALE_ROWS = 1_000  # rows to estimate the initial variance
 
 
 @dataclass(eq=False, repr=False)
@@ -75,26 +75,26 @@ class FeatureGPRegressor(FamilyRegressor):
     Parameters
     ----------
     features : str or AbstractFeatureMap
-        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a column of
-        SMILES), a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
+        A name: "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a SMILES
+        column). Or a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
     kernel : str, AbstractKernel or None
-        The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None is the
-        linear kernel of its output, and a stationary kernel is approximated by Fourier features of it.
+        The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None means
+        the linear kernel of the network's output. Fourier features of the output approximate other kernels.
     n_features : int or None
         Length of φ. None: 128 for "mlp", 32 for "attention", 1000 for random features, 512 for "nystrom".
     learner : str, AbstractLearner or None
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
     likelihood : str or AbstractLikelihood
-        "gaussian": noise of constant variance. "student-t": a Student-t distribution of held-out errors, with
-        input-dependent scale. "auto": "gaussian", unless "student-t" clearly predicts held-out rows better
-        (docs/methods/row_noise.md). `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`: the
-        noise is learned together with the features. `Warped(likelihood, transform)` transforms targets.
+        "gaussian": noise of constant variance. "student-t": errors follow a Student-t distribution whose
+        scale depends on the inputs, fitted to held-out rows. "auto": "student-t" if it predicts held-out
+        rows clearly better, else "gaussian" (docs/methods/row_noise.md). Objects of `stochgp.likelihoods`:
+        `Gaussian(noise)`, `StudentT(df, noise)`, or `Warped(likelihood, transform)` to transform targets.
     {shared}
 
     Attributes
     ----------
     features_
-        φ for standardised inputs. Named networks include `features.Extrapolation`.
+        The feature map φ, for standardised inputs. With a named network, it includes `Extrapolation`.
     noise_variance_, nlml_
         The noise variance, and the exact negative log marginal likelihood per row. Both in target units.
     {fitted}
@@ -131,12 +131,12 @@ class FeatureGPRegressor(FamilyRegressor):
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`. Files are read in blocks, with constant memory.
+            See `KernelGPRegressor.fit`. `fit` reads files in blocks, in constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             if self.mean == LINEAR_MEAN:
                 raise ValueError(
-                    "a feature GP does not accept mean='linear'; features='linear' contains a line"
+                    "a feature GP does not accept mean='linear'; features='linear' already contains a line"
                 )
             likelihood, inputs = (
                 resolve_likelihood(self._likelihood, FEATURE),
@@ -153,7 +153,7 @@ class FeatureGPRegressor(FamilyRegressor):
                 and self.learner == "scgd"
                 and data.everything is None
             ):
-                why = "linear features have no parameters, so learning only maximises the likelihood over both variances"
+                why = "linear features have no parameters, so learning only chooses the noise variance and the output variance"
                 context.record("learner", None, why)
                 learned = learned_variances(start, data, context)
                 reporter(data, context)(learned.history[0])
@@ -174,22 +174,22 @@ class FeatureGPRegressor(FamilyRegressor):
 
     @property
     def features_(self) -> AbstractFeatureMap:
-        """φ with its learned parameters, for the model's inputs."""
+        """The feature map φ with learned parameters, for standardised inputs."""
         check_is_fitted(self)
         return typing.cast(FeaturePosterior, self._fitted.posterior).features
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, forget: float = 1.0
     ) -> "FeatureGPRegressor":
-        """Add rows exactly, in one pass over them; the first call is `fit`.
+        """Add rows exactly, in one pass over the new rows; the first call is `fit`.
 
-        Features, variances and standardisation are those of `fit`. Rows may be divided between calls in any
-        way. `forget` is the factor by which each call multiplies the weight of earlier rows; 0 drops them.
-        Afterwards `nlml_` and `n_rows_` describe all rows. `drift_` is the mean and standard deviation of the
-        new rows in standardised units; if they are far from 0 and 1, another `fit` is due.
+        Features, variances and standardisation remain those of `fit`. The result does not depend on how rows
+        are divided between calls. Each call multiplies the weight of earlier rows by `forget`; 0 drops them.
+        `nlml_` and `n_rows_` then describe all rows. `drift_` contains means and standard deviations of the
+        new rows in standardised units. If these are far from 0 and 1, call `fit` on all rows.
 
         Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
-        predicts them badly. Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
+        predicts them badly. Raises ValueError for unusable rows, and unless 0 ≤ forget ≤ 1.
         """
         if not 0 <= forget <= 1:
             raise ValueError(f"forget must be between 0 and 1, but is {forget!r}")
@@ -208,12 +208,12 @@ class FeatureGPRegressor(FamilyRegressor):
 
     @property
     def _kernel(self) -> Any:
-        """The setting `kernel`, or "tanimoto" if features="tanimoto" and it is None."""
+        """The setting `kernel`; "tanimoto" if features="tanimoto" and `kernel` is None."""
         is_tanimoto = isinstance(self.features, str) and self.features == "tanimoto"
         return "tanimoto" if is_tanimoto and self.kernel is None else self.kernel
 
     def _start(self, likelihood: Any, data: TrainingData, context: FitContext) -> FeatureGP:
-        """Return initial features, noise and variance; the means of k(x, x) and y² are equal."""
+        """Return initial features, noise and variance, such that k(x, x) and y² have equal means."""
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -240,15 +240,15 @@ class FeatureGPRegressor(FamilyRegressor):
     def _posterior(
         self, learned: FitResult, data: TrainingData, context: FitContext
     ) -> tuple[FeaturePosterior, Moments]:
-        """Return the exact posterior and the moments of all rows; networks also extrapolate."""
+        """Return the exact posterior and moments of all rows. Named networks get `Extrapolation`."""
         if learned.evidence is None:
             raise ValueError(
                 "the evaluator of the learner must be ByEvidence, because the posterior of a feature GP needs moments of all rows"
             )
         if not math.isfinite(learned.nlml):
             raise ValueError(
-                "the marginal likelihood is not finite at the start of learning; are inputs or targets on a huge scale? "
-                "(standardize=True divides by it)"
+                "the marginal likelihood is not finite at the start of learning; are inputs or targets huge numbers? "
+                "(standardize=True scales inputs and targets)"
             )
         gp, moments = learned.gp, learned.evidence.moments
         variances = float(gp.variance), float(gp.noise_variance)
@@ -261,7 +261,7 @@ class FeatureGPRegressor(FamilyRegressor):
             )
             moments = moments._replace(gram=gram, cross=cross)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
-        context.record("n_features", gp.n_features, "the size of the feature map")
+        context.record("n_features", gp.n_features, "the length of the vector of features")
         context.record("variance", "exact", "the posterior of the features' weights is computed exactly")
         return posterior, moments
 
@@ -273,7 +273,7 @@ class FeatureGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """Return the error distribution of held-out rows (linear features: left-out rows)."""
+        """Return the error distribution of held-out rows; for linear features, of left-out rows."""
         name, held_out = name_of(likelihood), getattr(learned.evidence, "held_out", None)
         is_line = isinstance(learned.gp.features, features.Linear) and isinstance(likelihood, str)
         few = held_out is not None and name == AUTO and len(held_out) < MIN_HELD_OUT
@@ -304,12 +304,12 @@ def _with_moments_of_all(learned: FitResult, data: TrainingData, context: FitCon
             moments = add_up(learned.gp, in_time(chunks))
     except (TimeIsUpError, KeyboardInterrupt) as end:
         result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
-        why = f"out of {data.n_all} rows; there was no time for a pass over all rows, so the posterior uses a uniform sample"
+        why = f"of {data.n_all} rows; there was no time for a pass over all rows, so the posterior uses a uniform sample"
         context.record("closing_rows", data.n_rows, why)
         context.end(result, "the posterior uses a uniform sample of the rows")
         return learned._replace(result=result, converged=False)
     found = spectrum(moments)
     nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
-    why = f"all rows in one pass; hyperparameters were learned from a uniform sample of {data.n_rows}"
+    why = f"the posterior uses all rows; hyperparameters were learned from a uniform sample of {data.n_rows} rows"
     context.record("closing_rows", data.n_all, why)
     return learned._replace(evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml))

@@ -35,12 +35,12 @@ Stream = tuple[Moments, float]
 
 
 def stream_of(gp: FeatureGP, moments: Moments) -> Stream:
-    """Return the moments and the variance that `partial_fit` needs."""
+    """Return the moments and the output variance that `partial_fit` needs."""
     return jax.tree.map(_wide, moments), float(gp.variance)
 
 
 def moments_of(fitted: Fitted, new: Data) -> Moments:
-    """Return the moments of rows, in blocks, so that calls may divide rows in any way."""
+    """Return the moments of rows, block by block; the division into calls has no effect."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
@@ -69,7 +69,7 @@ def _wide(part: Any) -> np.ndarray:
 
 
 SLOPE_ROWS = 1_000  # rows to estimate slopes
-LONGEST = 100.0  # longest lengthscale outside the range, in standard deviations
+LONGEST = 100.0  # maximum lengthscale outside the range, in standard deviations of the input
 MEDIAN = 0.6745  # median of |z|, z ~ N(0, 1)
 
 
@@ -78,8 +78,8 @@ def beyond_limits(
 ) -> Extrapolation:
     """Return features for inputs outside the training range.
 
-    Far outside, f varies as much as the targets; near the range, f has typical slopes of the posterior mean.
-    Slopes of a stationary GP are Gaussian, so median |slope| / 0.6745 estimates their root mean square.
+    Far outside, f varies as much as the targets. Near the range, f has typical slopes of the posterior mean.
+    Slopes of a stationary GP are Gaussian, so median |slope| / 0.6745 estimates the root mean square slope.
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
@@ -93,7 +93,7 @@ def beyond_limits(
 
 @eqx.filter_jit
 def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "n D"]:
-    """Return ∂m/∂x_d of each row."""
+    """Return the slopes ∂m/∂x_d of the posterior mean m at each row."""
 
     def mean(x: Array) -> Array:
         return matmul(posterior.features(x[None]).astype(posterior.weights.dtype), posterior.weights)[0]
@@ -102,7 +102,7 @@ def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "
 
 
 def learned_variances(gp: FeatureGP, data: TrainingData, context: FitContext) -> FitResult:
-    """Return both variances of the highest likelihood, for linear features."""
+    """Return the noise and output variances that maximise the likelihood of linear features."""
     began = time.perf_counter()
     moments = moments_on_host(gp, Data(data.X, data.y, data.rows.weights))
     found, own = spectrum(moments), (gp.variance, gp.noise_variance)
@@ -131,8 +131,8 @@ def refit_on_all_rows(
 ) -> FitResult:
     """Learn again from `gp` without held-out rows, with the steps and rate of `first`.
 
-    Return `first` if it used many rows, or if time ended the second run. Both variances are those of `first`,
-    because features of all rows nearly interpolate them.
+    Return `first` if it used many rows, or if time ended the second run. The result has both variances of
+    `first`, because features learned from all rows nearly interpolate these rows.
     """
     evaluator = learner.evaluator_for(first.gp)
     few = first.held_out_rows > 0 and source.size - first.held_out_rows < FEW_ROWS

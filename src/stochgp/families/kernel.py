@@ -61,45 +61,45 @@ from stochgp.results import RESULTS, FitResult
 from stochgp.tables.molecules import is_packed
 from stochgp.warning import progress_bar
 
-MIN_SECONDS = 2.0  # for learning and its compilation, even if the time limit is shorter
+MIN_SECONDS = 2.0  # minimum for learning with compilation, even if the time limit is shorter
 START_ROWS, MIN_START_ROWS = 1_000, 200
 START = FullBatch(spread=SPREAD, tolerance=1e-2)
-UPDATE_SEED = 0  # seed of the solver in `update`, together with the number of earlier rows
+UPDATE_SEED = 0  # `update` combines it with the number of earlier rows to a seed of the solver
 
 
 @dataclass(eq=False, repr=False)
 class KernelGPRegressor(FamilyRegressor):
     """Gaussian process regression with any kernel and any number of rows.
 
-    `predict` returns the mean of the latent function, without noise. A saved model holds the training rows.
+    `predict` returns the mean of the latent function, without noise. Saved models contain the training rows.
 
     Parameters
     ----------
     kernel : str or AbstractKernel
         A kernel of `stochgp.kernels`, or a name: "rbf", "matern12", "matern32", "matern52", "linear", … The
         inputs of a named kernel may be rotated (docs/methods/rotation.md). "tanimoto" is `kernels.Tanimoto()
-        + kernels.Constant()`, for fingerprints or for a table with one column of SMILES.
+        + kernels.Constant()`, for fingerprints or for a table that consists of a column of SMILES.
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Also "gaussian", "student-t", or an object of
-        `stochgp.likelihoods`. Learning starts at the σ² of `Gaussian(σ²)` or `StudentT(df, σ²)`, for
-        standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` transforms the
-        targets.
+        `stochgp.likelihoods`. The σ² of `Gaussian(σ²)` and `StudentT(df, σ²)` is the initial noise variance
+        of standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` also
+        transforms the targets.
     learner : str, AbstractLearner or None
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`. None keeps the given hyperparameters.
     solver : str or AbstractSolver
         "cholesky", "cg", "sdd" or a solver of `stochgp.solvers`: the posterior uses all rows. "local":
-        predictions use the training rows nearest to each new row. "auto": "local" above 100,000 rows.
+        predictions use the training rows nearest to each new row. "auto": "local" if N > 100,000.
     {shared}
 
     Attributes
     ----------
     kernel_
-        The kernel with its hyperparameters, for the model's inputs.
+        The kernel with its hyperparameters, for standardised inputs if `standardize=True`.
     noise_variance_, nlml_
-        The noise variance (for few rows a mean over hyperparameters) and, with a direct solver, the negative
-        log marginal likelihood per row. Both in target units.
+        The noise variance (with few rows, its average over draws of hyperparameters) and, for a Cholesky
+        solver, the negative log marginal likelihood per row. Both in target units.
     fit_report_
         Measured numbers of learning and solving, such as the relative residual of the solve.
     {fitted}
@@ -118,7 +118,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    _noise_level: ClassVar[float | None] = None  # the noise variance of an earlier fit, which a pool keeps
+    _noise_level: ClassVar[float | None] = None  # the noise variance of an earlier fit, fixed by a pool
     solver: Any = "auto"
     _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
 
@@ -132,25 +132,25 @@ class KernelGPRegressor(FamilyRegressor):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "KernelGPRegressor":
-        """Learn the hyperparameters from rows X [N, D] and targets y [N]; compute the posterior.
+        """Learn hyperparameters from rows X [N, D] and targets y [N], and compute the posterior.
 
-        Raises ValueError or TypeError for data or settings that cannot be used, and MemoryLimitError if the
-        fit would exceed `memory_limit`. After an error the estimator is unchanged.
+        Raises ValueError or TypeError for invalid data or settings, and MemoryLimitError if the fit would
+        exceed `memory_limit`. After an error, the estimator is unchanged.
 
         Parameters
         ----------
         X, y : array or table, array
-            Arrays or a data frame: text columns are encoded and dates become numbers. For files, X is the
-            path of a table or of a folder of tables, or a `data.FileSource`, and y is a column name.
+            Arrays or a data frame, whose text and dates `fit` encodes as numbers. For files, X is the path of
+            a table or of a folder of tables, or a `data.FileSource`, and y is the name of a column.
         sample_weight : array [N] or None
-            Frequency weights ρ: a row has the noise variance σ²/ρ.
+            Frequency weights ρ: a row with the weight ρ has the noise variance σ²/ρ.
         groups : array [N] or None
-            The group of each row, such as a day or a patient, as numbers or text. Whole groups are held out.
+            The group of each row, such as a day or a patient. Validation holds out whole groups.
         checkpoint : path or None
             A file with the state of the fit. After a crash, `fit` with the same data continues from it.
         callback : callable or None
-            A function that is called with each new entry of `history_`. Learning ends, with the best state so
-            far, if it returns True or after Ctrl-C.
+            A function that `fit` calls with each new entry of `history_`. If the function returns True, or
+            after Ctrl-C, learning ends with the best state so far.
         """
         with open_fit(self, checkpoint, callback, shares_learning=False) as context:
             inputs = inputs_of(self.kernel)
@@ -184,7 +184,7 @@ class KernelGPRegressor(FamilyRegressor):
     def _error_distribution(
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
     ) -> Dispersion | None:
-        """Return the error distribution; "auto" compares only if the noise was learned."""
+        """Return the error distribution. "auto" compares distributions only for learned noise."""
         likelihood = resolve_likelihood(self._likelihood, KERNEL)
         if likelihood == AUTO and self.learner is None:
             context.record("likelihood", GAUSSIAN, "the noise was not learned")
@@ -192,13 +192,13 @@ class KernelGPRegressor(FamilyRegressor):
         return error_distribution(likelihood, posterior, gp, data, context)
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
-        """Add rows to the posterior, with the hyperparameters and the standardisation of `fit`.
+        """Add rows to the posterior. Hyperparameters and standardisation remain those of `fit`.
 
         The result is the posterior of all rows, up to the tolerance of the solver. An iterative solver starts
         at its last solution. `n_rows_`, `converged_`, `nlml_` and `fit_report_["residual"]` then describe all
-        rows, and `history_` also contains the entries of this solve. `time_limit` applies.
+        rows, and `history_` also contains the steps of the update. `time_limit` limits the update.
 
-        Raises ValueError or TypeError for rows that cannot be used, or that would exceed `memory_limit`.
+        Raises ValueError or TypeError for invalid rows, and MemoryLimitError above `memory_limit`.
         """
         check_is_fitted(self)
         budget = Budget.of(self.memory_limit)
@@ -229,7 +229,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
-        """The kernel with its hyperparameters, for the model's inputs."""
+        """The kernel with its hyperparameters, for standardised inputs if `standardize=True`."""
         check_is_fitted(self)
         posterior: Any = self._fitted.posterior
         return (posterior.gp if isinstance(posterior, LocalPosterior) else posterior.system).kernel
@@ -242,7 +242,7 @@ def learned_kernel_gp(
     data: TrainingData,
     context: FitContext,
 ) -> FitResult:
-    """Learn the hyperparameters; then rotate the inputs, or refit the kernel of a network."""
+    """Learn hyperparameters. Then rotate inputs, or learn the kernel on a network again."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
     if not deep and (is_auto or isinstance(learner, AbstractConditionals)):
         start = optimum_of_few(gp, data.source(False), context)
@@ -266,7 +266,7 @@ def learned_kernel_gp(
 
 
 def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> KernelGP:
-    """Return the optimal model for at most 1,000 random rows; with few rows return `gp`."""
+    """Return the optimal model of at most 1,000 random rows. With few rows, return `gp`."""
     order = np.random.default_rng(context.seed("start")).permutation(source.size)
     size = min(START_ROWS, source.size // 4)
     start = gp
@@ -277,7 +277,7 @@ def optimum_of_few(gp: KernelGP, source: MemorySource, context: FitContext) -> K
 
 
 def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> KernelGP:
-    """Return the kernel and the noise with which learning starts."""
+    """Return the initial kernel and noise."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
     known = estimator._noise_level

@@ -35,17 +35,17 @@ from stochgp.solvers.base import SMALL
 from stochgp.solvers.choice import choose_solver
 
 CALIBRATION_ROWS = 2000  # training rows for the scale of local variances
-FEW_CALIBRATION_ROWS = 64  # the same if time is short
-LOCAL_SECONDS = 2.5  # to prepare local predictions, including compilation
+FEW_CALIBRATION_ROWS = 64  # the number if time is short
+LOCAL_SECONDS = 2.5  # minimum for preparing local predictions, compilation included
 MAX_GROWTH = 0.25  # if a noise floor increases variances by a larger share, predictions are local
 MAX_RESIDUAL = 0.5  # if the residual at the time limit is larger, predictions are local
 NOISE_ROWS, NOISE_SHARE, NOISE_ROUNDINGS, NOISE_QUANTILE = 500, 0.05, 3.0, 0.05  # see `noise_floor`
 
 FEWEST_ROWS, MOST_PARAMETERS, DRAWS = 3, 64, 32
-# θ is drawn for at most 200 rows, or 400 if there are fewer than FEW_ROWS rows per parameter.
+# θ is drawn if there are at most 200 rows, or 400 with fewer than FEW_ROWS rows per parameter.
 MOST_ROWS, MOST_ROWS_OF_MANY, FEW_ROWS = 200, 400, 20
 QUANTILE, LEAST_SHARE = 0.9, 1e-3  # upper bound of weights, as a quantile; smallest share of the mean weight
-STEP = 1e-5  # of finite differences by unconstrained parameters
+STEP = 1e-5  # of finite differences, in unconstrained parameters
 
 
 def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> None:
@@ -57,7 +57,7 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
-    """Return the seconds that learning leaves for the posterior; None: the usual share."""
+    """Return the seconds that learning leaves for the posterior (None: the default share)."""
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
         return None
     return min(LOCAL_SECONDS, deadline.left() / 2)
@@ -73,9 +73,9 @@ def kernel_posterior(
     try:
         return _global_posterior(gp, data, estimator, context, why, is_learned)
     except TimeIsUpError as late:
-        why = f"a solve of all rows would have taken too long, so predictions are local: {late}"
+        why = f"a solve with all rows would take too long, so predictions use nearby rows: {late}"
         context.end(RESULTS.time_limit, why)
-        return _local_posterior(gp, data, context, "there was no time for a solve"), None
+        return _local_posterior(gp, data, context, "there was no time for a solve with all rows"), None
 
 
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
     if estimator.solver == "auto":
         return (
             "local" if data.n_rows > LOCAL_ROWS else "global",
-            f"predictions use all rows up to {LOCAL_ROWS} rows, and nearby rows above",
+            f"with at most {LOCAL_ROWS:,} training rows, predictions use all rows; with more, nearby rows",
         )
     return "local" if estimator.solver == "local" else "global", AS_ASKED
 
@@ -102,7 +102,7 @@ def _global_posterior(
         if is_learned and not isinstance(gp.noise.level, Frozen):
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.solver == "auto":
-                why = f"a solve of all rows needs more noise, which would increase predicted variances by a factor of {1 + growth:.3g}"
+                why = f"a solve with all rows needs a larger noise variance, which would multiply predicted variances by {1 + growth:.3g}"
                 return _local_posterior(gp, data, context, why), None
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
@@ -123,12 +123,12 @@ def _global_posterior(
 def noise_floor(
     gp: KernelGP, data: TrainingData, near: Conditional, dtype: str
 ) -> tuple[KernelGP, float, str]:
-    """Return the model with a solvable σ², the growth of typical variances, and the reason.
+    """Return the model with a large enough σ², the growth of typical variances, and the reason.
 
-    Without noise in the targets, learning makes σ² tiny, and A = K + Σ is ill-conditioned. σ² is therefore at
-    least 5 % of the median variance of f at training rows given their nearest other rows (`near`). σ² is also
-    at least 3 times the rounding error of K, minus the 5 % quantile of the variances of f. The rounding error
-    is eps √N times the mean variance.
+    Without noise in the targets, learning makes σ² tiny, and A = K + Σ becomes ill-conditioned. Therefore σ²
+    gets two lower limits. The first is 5 % of the median variance of f at a training row given its nearest
+    rows (`near`). The second is 3 times the rounding error of K, minus the 5 % quantile of these variances.
+    The rounding error is eps √N times the mean of k(x, x).
     """
     learned = float(gp.noise_variance)
     variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
@@ -140,8 +140,8 @@ def noise_floor(
     if learned >= least:
         return gp, 0.0, ""
     why = (
-        f"raised from the learned {learned:.3g} so that a solver converges, to the larger of {NOISE_SHARE:.0%} of the median variance "
-        f"{usual:.3g} of left-out rows and {NOISE_ROUNDINGS:g} times the rounding error {rounding:.3g} of K minus {least_usual:.3g}, a low quantile of these variances"
+        f"raised from the learned {learned:.3g} so that a solver converges. The lower limit is the larger of two numbers: {NOISE_SHARE:.0%} of "
+        f"{usual:.3g}, the median variance of f at left-out rows, and {NOISE_ROUNDINGS:g} times {rounding:.3g}, the rounding error of K, minus {least_usual:.3g}, the {NOISE_QUANTILE:.0%} quantile of these variances"
     )
     raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     growth = (least - learned) / float(usual + learned)
@@ -149,7 +149,7 @@ def noise_floor(
 
 
 def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
-    """Return the calibrated local posterior, with few neighbours if the loss is small."""
+    """Return the calibrated local posterior, with fewer neighbours if little accuracy is lost."""
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
@@ -164,14 +164,14 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     context.report["calibration_rows"] = rows  # left-out rows for the scale of variances
     if lost:
         losses = ", ".join(f"{few}: {nats:.4f}" for few, nats in lost.items())
-        most = f"at most {LOST} nats per left-out row, else {NEIGHBOURS}"
+        most = f"at most {LOST} nats per row, else {NEIGHBOURS}"
         context.record(
             "neighbours",
             local.n_neighbours,
-            f"the smallest of {FEWER} with a loss of {most}; losses are {losses}",
+            f"the smallest of {FEWER} whose predictions of left-out rows lose {most}; losses: {losses}",
         )
     context.record("prediction", "local", why)
-    context.record("variance", "near rows", "from the same rows as the mean")
+    context.record("variance", "near rows", "the variance is computed from the same nearby rows as the mean")
     return local
 
 
@@ -179,7 +179,7 @@ At = Callable[[Float[np.ndarray, " P"]], tuple[Any, float]]
 
 
 def numbers_of(gp: KernelGP) -> tuple[Float[np.ndarray, " P"], At]:
-    """Return the trainable parameters as a vector, and a function from it to kernel and noise."""
+    """Return the vector of trainable parameters, and a function from it to kernel and noise."""
     parts = cast((gp.kernel, gp.noise.level), np.float64)
     theta, rest = eqx.partition(parts, in_parameters(parts))
 
@@ -191,14 +191,14 @@ def numbers_of(gp: KernelGP) -> tuple[Float[np.ndarray, " P"], At]:
 
 
 def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext) -> Any:
-    """Return a mixture of posteriors over hyperparameters around θ̂, or the posterior.
+    """Return a mixture of posteriors with hyperparameters near θ̂, or `posterior` if refused.
 
     θ are the unconstrained parameters of kernel and noise level, with a normal prior of standard deviation 1.
-    The penalised negative log likelihood is l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖² with g = ∇L(θ̂), so θ̂
-    minimises it. Let H = F + I, where F is the Fisher information of L. Then
+    The penalised negative log likelihood is l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖² with g = ∇L(θ̂), so
+    θ̂ minimises l. Let H = F + I, where F is the Fisher information of L. Then
         θ_s = θ̂ + H^(−½)ξ_s,   w_s ∝ exp(−l(θ_s) + ½‖ξ_s‖²),   ξ_s ~ N(0, I) in antithetic pairs,
-    and weights w_s above their 90 % quantile are reduced to it. If the noise is learned, all variances are
-    multiplied by (n + 1)/(n − 1), because targets are standardised with their own mean and variance.
+    and weights w_s above their 90 % quantile are reduced to this quantile. If the noise is learned, all
+    variances are multiplied by (n + 1)/(n − 1), because standardisation estimates a mean and a variance.
     """
     n_rows, n, (x, at), found = (
         len(posterior.weights),
@@ -210,28 +210,28 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, context: FitContext)
     is_drawn = isinstance(posterior, ExactKernelPosterior) and not grouped and 0 < len(x) <= MOST_PARAMETERS
     is_drawn = is_drawn and min(n_rows, n) >= FEWEST_ROWS and n_rows <= most
     why = (
-        f"averages need an exact posterior without groups, {FEWEST_ROWS} to {MOST_ROWS} rows (up to {MOST_ROWS_OF_MANY} with "
-        f"fewer than {FEW_ROWS} rows per parameter) and at most {MOST_PARAMETERS} parameters"
+        f"averages over hyperparameters need {FEWEST_ROWS} to {MOST_ROWS} rows (up to {MOST_ROWS_OF_MANY} with fewer than {FEW_ROWS} rows "
+        f"per parameter), at most {MOST_PARAMETERS} parameters, an exact posterior, and no groups"
     )
     refusal = context.refusal(None if is_drawn else why, 8 * n_rows**2 * (DRAWS + len(x)))
     if refusal is None:
         found = _mixture(posterior, gp, x, at)
-        refusal = "hardly any other value has a Cholesky factor" if found is posterior else None
-    why = f"predictions are averages over draws, because {n:g} rows leave {len(x)} parameters uncertain"
+        refusal = "the Cholesky factorisation fails for nearly all draws" if found is posterior else None
+    why = f"predictions are averages over draws of hyperparameters, because {n:g} rows leave {len(x)} parameters uncertain"
     n_draws = 1 if refusal else len(found.parts)
     context.record("hyperparameters", n_draws, f"the learned values: {refusal}" if refusal else why)
     return found
 
 
 def _mixture(posterior: ExactKernelPosterior, gp: KernelGP, x: Float[np.ndarray, " P"], at: At) -> Any:
-    """Return the mixture over θ_s, or the posterior if hardly any θ_s has a factor."""
+    """Return the mixture over θ_s, or `posterior` if A has a factor for hardly any θ_s."""
     n = float(posterior.system.weight.sum())
     xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
     xi = np.concatenate([xi, -xi])
     values, vectors = np.linalg.eigh(information(posterior, x, at) + np.eye(len(x)))
     away = xi @ (
         vectors / np.sqrt(values) @ vectors.T
-    )  # the symmetric root does not depend on signs of vectors
+    )  # the symmetric root does not depend on the signs of `vectors`
     c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
     parts = [_scaled(posterior, *at(x + step), c) for step in away]
     # The term with c removes the factor c from the likelihood of the parts.

@@ -30,9 +30,9 @@ SEED = 0
 SOME = 100  # rows for an estimate of the noise
 TYPICAL_ROWS = 1000
 TYPICAL = 1.4826  # standard deviation of a Gaussian per median absolute deviation
-LEAST_DF = 2.2  # below it, standard deviations depend on the lower bound of ν
-ROWS = 65_536  # largest number of left-out rows
-BYTES_PER_NUMBER = 64  # memory of trees, per row and input
+LEAST_DF = 2.2  # with smaller ν, standard deviations depend on the lower limit of ν
+ROWS = 65_536  # maximum number of left-out rows
+BYTES_PER_NUMBER = 64  # bytes of trees per row and input
 
 
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
@@ -43,14 +43,14 @@ def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
 def left_out_scores(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
 ) -> Scores:
-    """Return the log density of each of these rows given its neighbours."""
+    """Return the log density of each row in `rows` given its neighbours."""
     return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
 
 
 def predicted_by_others(
     gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
 ) -> Conditional:
-    """Return predictions of rows from neighbours in other groups; X are all inputs."""
+    """Return predictions of `rows` from neighbours in other groups. X contains all inputs."""
     with jax.enable_x64(True):
         near = beside_others(gp, source, X, rows, N_NEIGHBOURS)
         return evaluate(gp, source, near, is_small(gp, source.on_host(rows[:SOME])))
@@ -71,7 +71,7 @@ def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
 
 
 def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
-    """Return predictions of 1,000 rows from neighbours, or None (few rows, time or memory)."""
+    """Return predictions of 1,000 rows from neighbours; None for few rows, time or memory."""
     if data.n_rows <= SMALL or deadline.left() < OPTIONAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
@@ -81,7 +81,7 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
 
 
 def typical_error(near: Conditional) -> float:
-    """Return 1.48 times the median absolute error, which is robust to heavy tails."""
+    """Return 1.48 times the median absolute error: a standard deviation robust to heavy tails."""
     return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))
 
 
@@ -95,11 +95,11 @@ def error_distribution(
 ) -> Dispersion | None:
     """Return the distribution of errors, or None for the Gaussian of the posterior.
 
-    "auto" compares the Gaussian with a Student-t whose scale depends on the inputs, according to the log
-    density of left-out rows. For transformed targets, a Gaussian with such a scale replaces the Student-t if
-    the mean may not exist otherwise. The rows are `held_out`, or else leave-one-out predictions.
+    "auto" compares the log density of left-out rows under the Gaussian and under a Student-t distribution
+    whose scale depends on the inputs. For some transforms, the mean of a Student-t may not exist; a Gaussian
+    with input-dependent scale then replaces it. Without `held_out`, leave-one-out errors are used.
 
-    Raises MemoryLimitError if this needs too much memory.
+    Raises MemoryLimitError if the comparison needs too much memory.
     """
     name, why = name_of(likelihood), AS_ASKED
     chooses, heavy, packed = name == AUTO, name != SCALED, is_packed(data.encoder)
@@ -124,7 +124,7 @@ def error_distribution(
             if chooses:
                 heavy = data.transform is None or data.transform.growth < MIN_DF
                 preference = choose(rows, SEED, heavy_tails=heavy)
-                name, why = preference.name or GAUSSIAN, f"from left-out rows: {preference.why}"
+                name, why = preference.name or GAUSSIAN, f"compared on left-out rows: {preference.why}"
             if name != GAUSSIAN:
                 scaled = isinstance(likelihood, str) and not packed
                 dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=fixed_df(likelihood))
@@ -136,11 +136,11 @@ def error_distribution(
         context.report["error_trees"] = 0 if dispersion.trees is None else len(dispersion.trees.leaves)
     if dispersion is not None and dispersion.df is not None:
         bound = (
-            "; this is near the lower bound, which determines standard deviations but not quantiles"
+            "; the value is near its lower limit, so standard deviations depend on this limit, but quantiles do not"
             if dispersion.df < LEAST_DF
             else ""
         )
-        why = f"degrees of freedom of the Student-t, from left-out rows{bound}"
+        why = f"degrees of freedom of the Student-t distribution, estimated from left-out rows{bound}"
         context.record("df", dispersion.df, why)
     return dispersion
 
@@ -148,8 +148,8 @@ def error_distribution(
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     """Return random rows with leave-one-out errors, in standard deviations.
 
-    Each row is predicted from all other rows, if the posterior can do so (with groups: without its group).
-    Otherwise it is predicted from neighbours, and the errors are scaled to a mean square of 1.
+    If the posterior allows it, each row is predicted from all other rows (with groups: from other groups).
+    Otherwise each row is predicted from neighbours, and the errors are scaled to a mean square of 1.
     """
     rows = some_rows(data.n_rows, ROWS)
     group, weight = (

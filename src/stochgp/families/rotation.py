@@ -27,7 +27,7 @@ from stochgp.objectives.kernel import outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.solvers.base import SMALL
 
-MIN_ROWS = 1000  # half of the rows are scored, and a rotation has D² numbers
+MIN_ROWS = 1000  # half of the rows are scored, and a rotation has D² entries
 MAX_ROUNDS = 5
 # A rotation is tried if the share of ‖M‖² off the diagonal is above this.
 MIN_CORRELATED = 0.01
@@ -35,7 +35,7 @@ MIN_CORRELATED = 0.01
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 256, 16, 255
 # Numbers of neighbourhoods and of gradients in each, if rows have groups.
 IN_GROUPS = 2048, 1
-SCORED = 4096  # number of other rows that are scored to compare two models
+SCORED = 4096  # maximum number of other rows on which two models are compared
 TRIAL = dataclasses.replace(ROW_BY_ROW, searches=1)
 SEED = 1
 
@@ -53,8 +53,8 @@ def rotate_inputs(
     """Return the model with rotated inputs, and the Hessian of its loss, if left-out predictions improve.
 
     A round rotates the inputs to the eigenvectors of M, the average gradient outer product of the fitted mean
-    in units of the lengthscales. Then it takes leave-one-out steps. The result is kept, and another round
-    follows, if the log density of rows given their neighbours improves (`choosing.prefer`).
+    in units of the lengthscales. Then the round takes leave-one-out steps. If the log density of rows given
+    their neighbours improves (`choosing.prefer`), the result is kept, and another round follows.
     """
     rounds: list[tuple[Kept, int, str]] = []
     refusal = context.refusal(*_refusal(estimator, learned, learner, source))
@@ -69,7 +69,7 @@ def rotate_inputs(
     context.record(
         "rotation",
         n_rounds,
-        refusal or f"lengthscales are along {axes}; from left-out rows: {reasons}",
+        refusal or f"lengthscales are along {axes}; comparisons on left-out rows: {reasons}",
     )
     return kept
 
@@ -90,7 +90,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, in
         M = _outer_products(gp, source, X, sloping)
         off = 1 - np.sum(np.square(np.diagonal(M))) / max(np.sum(np.square(M)), np.finfo(float).tiny)
         if off < MIN_CORRELATED:
-            yield kept, n_rounds, "gradients along the directions are uncorrelated"
+            yield kept, n_rounds, "gradients along the current axes are uncorrelated"
             return
         (gp, hessian), name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
         new = left_out_scores(gp, source, X, scored)
@@ -108,13 +108,13 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, in
 def _refusal(
     estimator: Any, learned: FitResult, learner: AbstractLearner, source: MemorySource
 ) -> tuple[str | None, int]:
-    """Return the reason against a rotation, or None, and the bytes of the rounds."""
+    """Return the reason against a rotation (None: no reason), and the bytes of the rounds."""
     kernel = learned.gp.kernel
     reasons = {
-        "the kernel was given": not isinstance(estimator.kernel, str),
+        "the kernel was given as an object": not isinstance(estimator.kernel, str),
         "pools do not rotate inputs if rows have groups": not estimator._rotates,
-        f"fewer than {MIN_ROWS:,} rows are too few to learn a rotation": source.size < MIN_ROWS,
-        f"{type(learner).__name__} does not learn a rotation": not isinstance(
+        f"a rotation needs at least {MIN_ROWS:,} rows": source.size < MIN_ROWS,
+        f"{type(learner).__name__} cannot learn a rotation": not isinstance(
             learner, AbstractConditionals | FullBatch
         ),
         "the kernel is not RBF or Matérn with one lengthscale for each of several inputs": (
@@ -132,7 +132,7 @@ def _refusal(
 def _outer_products(
     gp: KernelGP, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"]
 ) -> Float[np.ndarray, "A A"]:
-    """Return M of these rows, for the mean given all rows, or nearby rows if N is large."""
+    """Return M of `rows`, for the mean given all rows or, if N is large, given nearby rows."""
     if source.size <= SMALL and not source.in_groups:
         return outer_products_of_few(gp, source.on_host(np.arange(source.size)), rows)
     near = beside_others(gp, source, X, rows, NEIGHBOURS)

@@ -1,4 +1,4 @@
-"""Solves for the posterior of a kernel GP, and updates that start at the last solution."""
+"""Linear solves for the posterior of a kernel GP, and updates from the last solution."""
 
 import contextlib
 import dataclasses
@@ -79,8 +79,8 @@ def solved(
     """Return the posterior at the hyperparameters of `gp`, and the solution of its system.
 
     Variances of learned models are calibrated with leave-one-out errors, if time and memory allow.
-    `typical_error` is the error of left-out rows. Raises TimeIsUpError if a Cholesky factorisation of more
-    than 3,000 rows is expected to end after the deadline.
+    `typical_error` is a typical error of left-out rows. Raises TimeIsUpError if a Cholesky factorisation of
+    more than 3,000 rows is expected to end after the deadline.
     """
     solver, dtype, need, why = choice
     N = len(data.y)
@@ -95,9 +95,9 @@ def solved(
         posterior, found = _solved(system, solver, data.y, need, typical_error, context)
     context.record("solver", name_of(solver), why)
     if isinstance(posterior, ExactKernelPosterior) and posterior.is_exact:
-        context.record("variance", "exact", f"from the Cholesky factor, for at most {EXACT_ROWS} rows")
+        context.record("variance", "exact", f"from the Cholesky factor; there are at most {EXACT_ROWS} rows")
     else:
-        of_near = f"estimated from the {NEAR} nearest rows, with {posterior.information:.3g} times their information"
+        of_near = f"variances are computed from the {NEAR} nearest rows, whose information is multiplied by {posterior.information:.3g}"
         context.record(
             "variance", "near rows", f"there are more than {EXACT_ROWS} rows or no Cholesky factor; {of_near}"
         )
@@ -119,7 +119,7 @@ def _solved(
     typical_error: float | None,
     context: FitContext,
 ) -> tuple[SampledKernelPosterior, Solution]:
-    """Solve with an iterative solver that needs `need` bytes; remaining memory may store K."""
+    """Solve with an iterative solver that needs `need` bytes. K is stored if memory allows."""
     run_key = jax.random.split(context.solve_key, 3)[2]
     b, mesh = on_device(y[:, None], system.X.dtype), context.mesh
     if mesh is not None and mesh.size > 1:
@@ -166,7 +166,7 @@ def solved_directly(
     found = refined(factor, b, system.times, tolerance, system.X.dtype)
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     posterior = ExactKernelPosterior(system, found.value, explained, y)
-    vars(posterior)["factor"] = factor  # so that its property does not compute it again
+    vars(posterior)["factor"] = factor  # the property then does not compute the factor again
     if information is None:
         return posterior.with_information(), found
     return posterior.changed(information=information), found
@@ -180,9 +180,9 @@ def relative_tolerance(
 ) -> float:
     """Return the relative residual ‖y − Aα‖/‖y‖ to reach.
 
-    The empirical rule is share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1), and at most 0.4 ·
-    `typical_error` / rms y. A residual adds about its own size to the errors of predictions, and with heavy
-    tails most errors are far smaller than the noise.
+    The empirical rule is share · min(1, √(N/10,000)) · min(0.2 (σ / rms y)^¾, 0.1). The upper limit is 0.4 ·
+    `typical_error` / rms y: a residual adds about its own size to errors of predictions, and with heavy tails
+    most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
     found = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
@@ -202,7 +202,7 @@ def run_solver(
     start: Array | None = None,
     enough: float | None = None,
 ) -> Solution:
-    """Run `solve` with progress; warn if it reaches neither the tolerance nor `enough`."""
+    """Run `solve` with progress. Warn if the residual exceeds the tolerance and `enough`."""
 
     def progress(entry: dict[str, float]) -> None:
         residual = f"{entry['residual']:.4f} ({'measured' if entry.get('measured') else 'estimated'})"
@@ -231,7 +231,7 @@ MIXTURE_ROWS = 1000  # with more rows, updates use only the learned hyperparamet
 def updated(
     fitted: Fitted, rows: Data, show: Callable[[str], None], budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
-    """Return the model with the rows added, and the solution (None for local predictions)."""
+    """Return the model of old and new rows, and the solution (None for local predictions)."""
     dtype, old = np.dtype(fitted.dtype), fitted.posterior
     new = Data(
         fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y), rows.weights
@@ -259,7 +259,7 @@ def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPost
 
 
 def _grown_locally(posterior: LocalPosterior, new: Data, budget: Budget) -> LocalPosterior:
-    """Return the posterior with the rows added; the scale of variances is unchanged."""
+    """Return the posterior of old and new rows. The scale of variances is unchanged."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
     need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")

@@ -75,7 +75,7 @@ class SparseGPRegressor(FamilyRegressor):
     """Gaussian process regression with few inducing points.
 
     `predict` returns the mean of the latent function, without noise. For counts, the latent function f is the
-    logarithm of their mean, and `predict` returns e^f. Counts are not standardised.
+    logarithm of the mean count, and `predict` returns the mean of e^f. Counts are not standardised.
 
     Parameters
     ----------
@@ -83,29 +83,29 @@ class SparseGPRegressor(FamilyRegressor):
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear". "auto": RBF for "svdgp" and "ivsgpr", else Matérn 3/2.
     learner : str, AbstractLearner or None
-        "svgp": mini-batches. "sgpr": the collapsed bound of all rows, with L-BFGS. "vgp": the bound for any
-        likelihood at the optimal q(f) of all rows, with L-BFGS. "svdgp": many functions for the mean and few
-        for the covariance. "ivsgpr": mirror ascent. "auto": "svgp", but for at most 1,000 rows "sgpr" with
-        Gaussian noise and "vgp" with other likelihoods. Or a learner of `stochgp.learners`. "svdgp" and
-        "ivsgpr" add functions at new rows and can learn from a stream (`partial_fit`).
+        "svgp": mini-batches. "sgpr": L-BFGS on the collapsed bound of all rows, for Gaussian noise. "vgp":
+        L-BFGS on the bound of all rows, for any likelihood. "svdgp": many inducing functions for the mean and
+        few for the covariance. "ivsgpr": mirror ascent. "auto": with at most 1,000 rows, "sgpr" for Gaussian
+        noise and "vgp" for other likelihoods; with more rows, "svgp". Or a learner of `stochgp.learners`.
+        "svdgp" and "ivsgpr" add inducing functions at new rows, and can learn from streams (`partial_fit`).
     n_inducing : int
-        Number of inducing points; all rows if there are fewer.
+        Number of inducing points; with fewer rows, the number of rows.
     n_inducing_mean : int or None
-        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the mean is
-        solved in closed form (docs/methods/sparse.md) at the inducing points and random rows. 0: only at the
-        inducing points. None: up to 4,096, as rows and memory allow; for "svdgp" 8 per function of the
-        covariance.
+        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, these are
+        the other inducing points and random rows, and the mean has a closed form (docs/methods/sparse.md).
+        0: the mean uses only the `n_inducing` points. None: up to 4,096 if rows and memory allow; for
+        "svdgp", 8 times `n_inducing`.
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
-        better (docs/methods/row_noise.md). Also "gaussian", "student-t", and for counts "poisson" and
-        "negative-binomial"; or an object of `stochgp.likelihoods`. Likelihoods other than Gaussian noise need
+        better (docs/methods/row_noise.md). Also "gaussian", "student-t", for counts "poisson" and
+        "negative-binomial", or an object of `stochgp.likelihoods`. Likelihoods other than Gaussian noise need
         "svgp" or "vgp". `likelihoods.Warped(likelihood, transform)` transforms the targets.
     {shared}
 
     Attributes
     ----------
     kernel_, likelihood_
-        The learned kernel, for the model's inputs, and the learned likelihood.
+        The learned kernel of standardised inputs, and the learned likelihood.
     noise_variance_, elbo_
         The variance of Gaussian or Student-t noise, and a lower bound of the log marginal likelihood per row.
         Both in target units.
@@ -146,7 +146,7 @@ class SparseGPRegressor(FamilyRegressor):
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`. Files are read in blocks, with constant memory.
+            See `KernelGPRegressor.fit`. `fit` reads files in blocks, in constant memory.
         """
         with open_fit(self, checkpoint, callback) as context:
             given = resolve_likelihood(self._likelihood, SPARSE)
@@ -172,10 +172,10 @@ class SparseGPRegressor(FamilyRegressor):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
         """Learn from the next rows of a stream, with "svdgp" or "ivsgpr"; the first call is `fit`.
 
-        Each further call makes `epochs` passes over its rows (4 if the learner has no `epochs`). It continues
-        with the functions, the optimiser and the learning rate of the previous call, and adds functions until
-        their number is `n_inducing`. Memory stays constant. q(f) is the result of the steps, not an optimum,
-        so `elbo_` is not available. `n_rows_` counts all rows; `history_` covers this call.
+        Each further call makes `epochs` passes over the new rows (4 if the learner has no `epochs`). The call
+        continues with the functions, the optimiser and the learning rate of the previous call, and adds
+        functions until there are `n_inducing`. Memory stays constant. `elbo_` is not available, because q(f)
+        is not optimal. `n_rows_` counts all rows; `history_` contains only the steps of this call.
 
         Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
         predicts them badly. Raises the same errors as `fit`.
@@ -217,7 +217,7 @@ class SparseGPRegressor(FamilyRegressor):
         learner, why = sparse_learner(self, data.n_all, likelihood in (AUTO, GAUSSIAN), n_latent)
         if self.n_inducing_mean is not None and isinstance(learner, IVSGPR):
             raise ValueError(
-                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has the same functions for mean and covariance: set it to None"
+                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' uses the same functions for mean and covariance: set n_inducing_mean=None"
             )
         if self.n_inducing_mean == 0 and self._grows:
             raise ValueError("n_inducing_mean is 0, but 'svdgp' needs at least one function for the mean")
@@ -250,13 +250,13 @@ class SparseGPRegressor(FamilyRegressor):
         data: TrainingData,
         context: FitContext,
     ) -> Dispersion | None:
-        """Return the error distribution; "auto" compares leave-one-out errors."""
+        """Return the error distribution. "auto" compares distributions of leave-one-out errors."""
         if self._likelihood != AUTO:
             return None
         if isinstance(posterior.process, DecoupledProcess):
             why = "there was no time to compute leave-one-out errors"
         elif data.rows.group is not None:
-            why = "rows have groups, so leave-one-out errors of single rows do not apply"
+            why = "rows have groups, but leave-one-out errors leave out single rows"
         else:
             found = error_distribution(AUTO, posterior, gp, data, context)
             vars(posterior).pop("solved", None)
@@ -266,7 +266,7 @@ class SparseGPRegressor(FamilyRegressor):
 
 
 def _with_noise_of(posterior: VariationalPosterior, likelihood: Any) -> AbstractLikelihood:
-    """Return the likelihood with the noise variance of the posterior's decoupled mean."""
+    """Return the likelihood with the noise variance of the decoupled mean of the posterior."""
     if posterior.noise is None:
         return likelihood
     level = revalued(likelihood.noise.level, posterior.noise)
@@ -280,11 +280,11 @@ def _growing(
     likelihood: AbstractLikelihood,
     context: FitContext,
 ) -> SparseGP:
-    """Return the prior with space for functions, at most one per row."""
+    """Return the prior with space for inducing functions, at most one per row."""
     dtype, N, D = np.dtype(estimator.dtype), data.n_rows, data.n_inputs
     kernel = resolve_kernel(estimator, "rbf", D, data.spread)
     n, asked = min(int(estimator.n_inducing), N), estimator.n_inducing_mean
-    context.record("n_inducing", n, "the largest number of functions, which learning adds at training rows")
+    context.record("n_inducing", n, "maximum number of functions, which learning adds at training rows")
     if isinstance(learner, IVSGPR):
         q = Decoupled.of(n, None, D, dtype=dtype)
     else:
@@ -296,7 +296,7 @@ def _growing(
 
 
 def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """Return the optimal q(f) of the learned functions, from a pass over all rows.
+    """Return the optimal q(f) for the learned functions, from a pass over all rows.
 
     The functions become inducing points. Without time for the pass, q(f) is unchanged.
     """
@@ -315,7 +315,7 @@ def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) ->
 
 
 def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitContext) -> BatchState:
-    """Return the learner's state for `partial_fit`; a new state if no step was taken."""
+    """Return the learner's state for `partial_fit`. If no step was taken, return a new state."""
     if learned.state is not None:
         return learned.state
     source = data.source(False)
@@ -326,7 +326,7 @@ def _state(learner: Any, learned: FitResult, data: TrainingData, context: FitCon
 def _continue(estimator: Any, rows: Data, context: FitContext) -> None:
     """Take steps on the rows and set the fitted attributes."""
     before, (state, losses) = estimator._fitted.with_rows(rows), _learned(estimator, rows)
-    context.record("q", "as learned", "earlier rows of a stream are not stored, so their optimum is unknown")
+    context.record("q", "as learned", "earlier rows are not stored, so the optimum of all rows is unknown")
     context.record("ended", PLANNED, "a stream has no planned end")
     observation = dataclasses.replace(before.observation, likelihood=likelihood_of(state.gp), inflation=None)
     posterior, s = VariationalPosterior.of(state.gp, rows.X.shape[1]), before.target_scale

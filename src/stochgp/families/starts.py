@@ -33,12 +33,12 @@ from stochgp.tables.molecules import Inputs
 
 AUTO = "auto"
 KERNEL, FEATURE, SPARSE = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
-START_NOISE = 0.1  # initial noise variance, as a share of the targets' mean square
-LEAST_NOISE = 1e-10  # lower bound of the noise variance of kernel GPs, as a share of the same mean square
-START_DF, START_SHAPE = 4.0, 10.0  # of the Student-t and of the negative binomial
-COUNT_VARIANCE = 1.0  # starting variance of kernels for the logarithm of a rate
-LEAST_COUNT = 0.5  # lower bound of the sum of counts, if all are 0
-# Initial lengthscale of dates, in standard deviations, if rows are scored one by one.
+START_NOISE = 0.1  # ratio of the initial noise variance to the mean square of the targets
+LEAST_NOISE = 1e-10  # the same ratio for the lower limit of the noise variance, in kernel GPs
+START_DF, START_SHAPE = 4.0, 10.0  # initial df of the Student-t, and shape of the negative binomial
+COUNT_VARIANCE = 1.0  # initial variance of kernels for the logarithm of a rate
+LEAST_COUNT = 0.5  # replaces the sum of counts if all counts are 0
+# Initial lengthscale of dates, in standard deviations, if the loss predicts rows one by one.
 NEAR_IN_TIME = 0.05
 
 KINDS: dict[str, type[AbstractLikelihood]] = {
@@ -50,7 +50,7 @@ KINDS: dict[str, type[AbstractLikelihood]] = {
 
 
 def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
-    """Return `likelihood` as a name or an object. Raises if the family does not accept it."""
+    """Return `likelihood` as a name or an object. Raises an error if the family refuses it."""
     names = (AUTO, *KINDS) if family == SPARSE else (AUTO, GAUSSIAN, STUDENT)
     if isinstance(value, str) and value == SCALED:  # chosen by an earlier fit
         return value
@@ -66,7 +66,7 @@ def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
     if isinstance(value, Gaussian | StudentT) or (is_general and family == SPARSE):
         if family != SPARSE and (df := fixed_df(value)) is not None and df <= 2:
             raise ValueError(
-                f"df is {df:g}, but must be above 2, so that observations have a standard deviation"
+                f"df is {df:g}; it must be above 2, because otherwise observations have no standard deviation"
             )
         return value
     values = "an object" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise)"
@@ -101,7 +101,7 @@ def fixed_df(likelihood: Any) -> float | None:
 def start_noise(
     likelihood: str | AbstractLikelihood, family: str, spread: float, dtype: str
 ) -> AbstractNoise:
-    """Return the likelihood's noise, or constant noise of a tenth of `spread` (mean square)."""
+    """Return the noise of the likelihood, or constant noise with the variance `spread`/10."""
     own = getattr(likelihood, "noise", None)
     if own is None:
         lower = LEAST_NOISE if family == KERNEL else NOISE_FLOOR
@@ -114,7 +114,7 @@ def start_noise(
 def started_sparse(
     estimator: Any, learner: AbstractLearner | None, data: TrainingData
 ) -> tuple[AbstractLikelihood, float]:
-    """Return the initial likelihood and kernel variance. Raises if the learner cannot use it."""
+    """Return initial likelihood and kernel variance. Raises for an unsuitable likelihood."""
     found = resolve_likelihood(estimator._likelihood, SPARSE)
     if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP | VGP):
         kind = KINDS[found] if isinstance(found, str) else type(found)
@@ -132,7 +132,7 @@ def started_sparse(
 
 
 def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
-    """Return log `mean`, the log average count, or 0. Raises for a mean ≤ 0."""
+    """Return log `mean`; for None, the log average count or 0. Raises if `mean` ≤ 0."""
     mean, weights = estimator.mean, data.rows.weights
     if mean is None:
         total = max(float(np.sum(weights * data.rows.y)), LEAST_COUNT)
@@ -143,7 +143,7 @@ def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
 
 
 def near_in_time(kernel: Any, encoder: Any, n_rows: int, group: Any) -> Any:
-    """Return the kernel with short lengthscales for dates, if many rows have no groups."""
+    """Return the kernel; with many rows and no groups, lengthscales of dates become short."""
     is_scored_by_row = group is None and n_rows > FULL_BATCH_ROWS
     if not is_scored_by_row or not isinstance(encoder, TableEncoder):
         return kernel
@@ -159,7 +159,7 @@ def near_in_time(kernel: Any, encoder: Any, n_rows: int, group: Any) -> Any:
 
 
 def inputs_of(kernel: Any) -> Inputs:
-    """Return FINGERPRINTS if the kernel consists of Tanimoto kernels of all columns."""
+    """Return FINGERPRINTS for a kernel of Tanimoto kernels that use all columns."""
     if isinstance(kernel, str):
         return Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
     if not _has_tanimoto(kernel):

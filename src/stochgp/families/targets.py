@@ -35,8 +35,8 @@ STEPS = 60
 STEEPEST = math.log(50.0)
 PENALTY = 10.0  # weight of the squared excess of log T' over its bound
 SPREAD = 1.0  # standard deviation of the prior on log θ
-DIFFERENCE = 1e-5  # step of numeric derivatives by γ
-MAX_LENGTHS = 20  # up to this many inputs, each has its own lengthscale
+DIFFERENCE = 1e-5  # step of numeric derivatives with respect to γ
+MAX_LENGTHS = 20  # with at most this many inputs, each input has its own lengthscale
 
 
 def target_transform(likelihood: Any) -> AbstractTransform | str | None:
@@ -48,7 +48,7 @@ def target_transform(likelihood: Any) -> AbstractTransform | str | None:
 def standardised(
     rows: Data, mean: float | str | None, estimator: Any, leaves_inputs: bool, context: FitContext
 ) -> TrainingData:
-    """Return the data, standardised if set, minus a fitted mean if `mean` is a name."""
+    """Return data minus a fitted mean if `mean` is a name, standardised if set."""
     settings = bool(estimator.standardize), estimator.dtype
     if not isinstance(mean, str):
         return TrainingData.of(rows, settings[0], mean, settings[1], leaves_inputs)
@@ -69,7 +69,7 @@ def transformed(
     leaves_inputs: bool,
     context: FitContext,
 ) -> TrainingData:
-    """Return the data with transformed targets; a numeric `mean` is in original units."""
+    """Return data with transformed targets. A numeric `mean` is in the original units."""
     if estimator._target == COUNT:
         refuse_no_counts(rows.y)
     mean = estimator.mean
@@ -87,7 +87,7 @@ def transformed(
 
 
 def transformed_files(data: TrainingData, found: FileSource, context: FitContext) -> TrainingData:
-    """Return the data of files with the transform log(y + c) of their targets."""
+    """Return the data of files with targets log(y + c)."""
     T = found.transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.rows.weights) if whole else found.of_rows.mean[-1]
@@ -117,7 +117,7 @@ def _fitted_transform(
         T, found = fit_transforms(tried, plain.X.astype(np.float64), rows.y, **options)
         T, why = (
             None if chooses and found.name is None else T,
-            f"from rows that were not used to fit the transforms: {found.why}",
+            f"compared on rows that were not used to fit the transforms: {found.why}",
         )
     context.record("transform", None if T is None else type(getattr(T, "inner", T)).__name__, why)
     return T
@@ -132,15 +132,15 @@ def fit_transforms(
     group: Int32[np.ndarray, " N"] | None = None,
     weight: Float[np.ndarray, " N"] | None = None,
 ) -> tuple[AbstractTransform, Preference]:
-    """Return the fitted preferred transform, or else the first, and the preference.
+    """Return the preferred transform, fitted (without preference, the first), and the preference.
 
-    The parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise, with a weak
-    prior on θ and for at most 300 random rows,
+    The fit uses at most 300 random rows. With a weak prior on θ, the parameters γ of T and the
+    hyperparameters θ of a Matérn-3/2 kernel with noise minimise
 
         −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i).
 
-    A penalty keeps log T' below log 50, in units of the spread of the targets, because it has no bound at
-    repeated targets. `choosing.prefer` compares the mean of log p(y) over other rows, in whole groups.
+    A penalty keeps log T' below log 50, in units of the spread of the targets, because log T' has no limit at
+    repeated targets. `choosing.prefer` compares the mean of log p(y) over other rows, by whole groups.
     """
     fit, held = _sides(len(y), seed, group)
     count = np.ones(len(y)) if weight is None else weight
@@ -161,7 +161,7 @@ def fit_transforms(
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit and the rows to compare on, in whole groups."""
+    """Return the rows for the fits and the rows for the comparison, in whole groups."""
     generator = np.random.default_rng(seed)
     if group is None:
         order = generator.permutation(n)
@@ -228,7 +228,7 @@ def _outward(
 def _loss(
     theta: np.ndarray, z: np.ndarray, X: np.ndarray, count: np.ndarray, start: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return −log N(z; μ, K_θ + diag(σ²/ρ)) with the prior, and its gradients by θ and z."""
+    """Return −log N(z; μ, K_θ + diag(σ²/ρ)) with the prior, and its gradients for θ and z."""
     gp, (factor, mean, _), n = _model(theta), _factored(theta, X, z, count), count.sum()
     at, noise = Data(X, z - mean, count), np.exp(theta[-1]) / count
     value, alpha = kernel.value_and_weights(factor, at, noise)
@@ -255,7 +255,7 @@ def _held_out(
     found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, count: np.ndarray,
     X_new: np.ndarray, y_new: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Return log p(y) of each new row given the other rows, in the units of y."""
+    """Return log p(y) of each new row given the fitted rows, in the units of y."""
     T, theta = found
     of = T or (lambda y: y)
     factor, mean, half = _factored(theta, X, of(y), count)

@@ -42,9 +42,9 @@ CLOSING_JITTER = 1e-8  # jitter of k(Z, Z) in float64
 
 NAME = "n_inducing_mean"
 AS_LEARNED = "the learned functions of the mean, with optimal weights for all rows"
-SIZES = (4096, 2048, 1024)  # points of the mean; the first that rows and memory allow
-MAX_PRODUCTS = 2e11  # rows times squared points
-# Shares of the learned noise variance, which also includes errors due to few points.
+SIZES = (4096, 2048, 1024)  # candidate numbers of points of the mean; the first that fits is used
+MAX_PRODUCTS = 2e11  # maximum of rows times squared points
+# Tried shares of the learned noise variance, which includes errors due to few points.
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 ROWS = 2048  # number of left-out rows to choose the share
 LEAST = 1e-3  # smallest share of the learned noise variance
@@ -66,12 +66,12 @@ def start(
     points = choose_points(data.X, n, key=context.start_key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
     few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
-    context.record("n_inducing", n, f"{few}; inducing points start at centres of clusters of the rows")
+    context.record("n_inducing", n, f"{few}; initial inducing points are centres of clusters of rows")
     return cast(SparseGP(kernel, approximation, likelihood), dtype)
 
 
 def resolve_kernel(estimator: Any, usual: str, n_inputs: int, variance: float) -> kernels.AbstractKernel:
-    """Return the kernel of the estimator; "auto" is the kernel `usual`."""
+    """Return the kernel of the estimator; "auto" means the kernel named `usual`."""
     is_auto = isinstance(estimator.kernel, str) and estimator.kernel == "auto"
     given, dtype = usual if is_auto else estimator.kernel, np.dtype(estimator.dtype)
     return kernels.resolve(given, n_inputs, variance=variance, dtype=dtype)
@@ -88,7 +88,7 @@ def refuse_fingerprints(estimator: Any) -> None:
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
     """Return q(f), and record the bound of all rows.
 
-    With Gaussian noise, q(u) is the optimum of all rows. Without time for a pass over the rows, q(u) is
+    With Gaussian noise, q(u) is optimal for all rows. Without time for a pass over the rows, q(u) stays
     unchanged, and the bound is unknown.
     """
     is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
@@ -98,20 +98,20 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
         if is_sample:
-            why = f"out of {data.n_all} rows; q(u) is from a uniform sample"
+            why = f"of {data.n_all} rows, a uniform sample, determine q(u)"
             context.record("closing_rows", data.n_rows, why)
-        context.end(RESULTS.time_limit, "q(u) stays as it was learned")
+        context.end(RESULTS.time_limit, "there was no time to compute the optimal q(u)")
         return VariationalPosterior.of(gp, data.n_inputs)
     if is_gaussian:
         n = gp.approximation.n_inducing
-        why = f"computed in closed form from all rows, for {n} learned inducing points"
+        why = f"the optimal q(u) of all rows was computed in closed form, for {n} learned inducing points"
         context.record("q", "optimal", why)
     else:
         context.record("q", "learned", "the optimum has a closed form only for Gaussian noise")
     if is_sample:
-        why = f"out of {data.n_all} rows; other parameters were learned from a uniform sample of {data.n_rows}, and the bound uses all rows"
+        why = f"of {data.n_all} rows; other parameters were learned from a uniform sample of {data.n_rows} rows, and the bound uses all rows"
         context.record("closing_rows", data.n_all if is_gaussian else data.n_rows, why)
-    # The bound per row of all rows, in target units.
+    # The bound of all rows, per row and in target units.
     context.report["elbo"] = bound - float(np.log(data.scale)) + data.log_slope
     return VariationalPosterior.of(gp, data.n_inputs)
 
@@ -123,7 +123,7 @@ def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
 
 
 def bound_of(estimator: Any) -> float:
-    """Return `elbo_`. Raises AttributeError if there was no fit, or a limit ended it early."""
+    """Return `elbo_`. Raises AttributeError before a fit and after a fit that a limit ended."""
     found = vars(estimator).get("fit_report_", {}).get("elbo")
     if found is None:
         raise AttributeError(
@@ -152,7 +152,7 @@ def with_decoupled_mean(
     context: FitContext,
     points: Float[np.ndarray, "P D"] | None = None,
 ) -> VariationalPosterior:
-    """Return the posterior with a mean at `points`, or at `asked` points (None: automatic)."""
+    """Return the posterior with a mean at `points`, else at `asked` points (None: automatic)."""
     base, made = typing.cast(InducingProcess, posterior.process), typing.cast(Any, None)
     if points is None:
         size, why = _size(gp, asked, data, context)
@@ -160,7 +160,7 @@ def with_decoupled_mean(
     else:
         points, size, why = np.asarray(points, np.float64), len(points), AS_LEARNED
         if _peak_bytes(size) > context.budget.free():
-            size, why = 0, "there is no memory for the learned functions of the mean"
+            size, why = 0, "there is not enough memory for the learned functions of the mean"
     if size > 0:
         try:
             with jax.enable_x64(True):
@@ -174,7 +174,7 @@ def with_decoupled_mean(
     share, found, noise = made
     room = padded_size(
         len(points)
-    )  # filled with weights of 0: models of similar size share compiled programs
+    )  # filled up with weights of 0, so that models of similar size share compiled programs
     with jax.enable_x64(True):
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
         process = DecoupledMean(*vars(base).values(), *map(on_device, parts))
@@ -186,7 +186,7 @@ def with_decoupled_mean(
 
 
 def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitContext) -> tuple[int, str]:
-    """Return the number of points of the mean, 0 for the inducing points, and the reason."""
+    """Return the number of points of the mean (0: the inducing points only), and the reason."""
     M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
         return 0, AS_ASKED
@@ -195,16 +195,16 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitConte
     if asked is not None:
         size = min(asked, N)
         context.budget.require(_peak_bytes(size), f"a mean from {size} points")
-        return (size, AS_ASKED) if size > M else (0, f"{size} points are not more than the inducing points")
+        return (size, AS_ASKED) if size > M else (0, f"{size} points are not more than n_inducing")
     for size in (min(size, N) for size in SIZES):
         enough = size >= min(2 * M, N) and size > M
         if enough and data.n_all * size**2 <= MAX_PRODUCTS and _peak_bytes(size) < context.budget.free():
-            return size, "the inducing points and random rows, as many as rows and memory allow"
-    return 0, "only the inducing points: there are few rows, very many rows, or little memory"
+            return size, "inducing points plus random rows; the number depends on rows and memory"
+    return 0, "the mean uses only the inducing points: there are few rows, very many rows, or little memory"
 
 
 def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:
-    """Return `size` points: the given points and random rows other than `some_rows`."""
+    """Return `size` points: the given points, and random rows that are not in `some_rows`."""
     if size == 0:
         return points
     order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
@@ -218,7 +218,7 @@ def _peak_bytes(size: int) -> int:
 def _solved(
     equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
 ) -> tuple[float, NormalEquations, float] | str:
-    """Return noise share, solution and noise, or the reason to keep the base mean."""
+    """Return noise share, solution and noise, or the reason to keep the mean unchanged."""
     learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
@@ -234,7 +234,7 @@ def _solved(
         best = square, share, found
     assert best is not None
     if best[0] >= before:
-        return f"the error of left-out rows is {best[0] ** 0.5:.3g}, and {before**0.5:.3g} with the inducing points only (standardised RMSE)"
+        return f"the standardised RMSE of left-out rows would be {best[0] ** 0.5:.3g}, but is {before**0.5:.3g} with the inducing points only"
     return best[1], best[2], min(max(best[0] - _mean_of(variance, weight), LEAST * learned), learned)
 
 
