@@ -29,7 +29,7 @@ def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypa
         local = KernelGPRegressor(learner=SUBSET, solver="local", random_state=0, verbose=1).fit(X, y)
     for text in (local.summary(), caplog.text, capsys.readouterr().err):
         assert LEARNED in words(text)
-        assert "predictions use only nearby rows (set by the user): covariances, function samples" in words(text)
+        assert "predictions use only nearby rows (set by the user): covariances, function" in words(text)
     assert local.plan_["learning_rows"]["choice"] == 30
 
     monkeypatch.setattr(left_out, "SMALL", 20)  # as if these were many rows

@@ -137,7 +137,7 @@ def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
         raise MemoryLimitError("no memory")
 
     monkeypatch.setattr(pool, "read_files", refuse)
-    with pytest.raises(MemoryLimitError, match="no memory; FeatureGPRegressor reads files in blocks"):
+    with pytest.raises(MemoryLimitError, match="no memory; FeatureGPRegressor can read files in blocks"):
         GPRegressor().fit(tmp_path / "rows.csv", "y")
 
 

@@ -1,4 +1,4 @@
-"""Several families fitted to one table, and their predictions mixed by stacking weights."""
+"""Pools: several models fitted to one table, with predictions mixed by stacking weights."""
 
 from .classifier import GPClassifier
 from .regressor import GPRegressor

@@ -50,7 +50,7 @@ from stochgp.pools.weights import (
 )
 from stochgp.tables.targets import read_labels, refuse_one_class
 
-# A refit takes 1/4 of the steps with more than MAX_FEW_ROWS rows, and 1/2 on another fold.
+# Shorter refits: 1/4 of the steps with more than MAX_FEW_ROWS rows, 1/2 of the steps on another fold.
 SHORTER, SHORTER_FOLDS = 4, 2
 
 
@@ -59,12 +59,12 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     """Gaussian process classification for any table, with a mixture of several models.
 
     The members of the pool are classifiers with a smooth, a rough and a linear kernel. With at most 5,000
-    rows, a fifth of the rows is held out, and with at most 1,000 rows each fifth in turn. With more rows, the
-    held-out rows are chosen as in `GPRegressor`. The prediction is P(y = c | x) ∝ (Σ_k w_k
-    P_k(y = c | x))^(1/T). The weights w_k maximise the mean of log P(y) over the held-out rows with T = 1,
-    and then T maximises it (`distributions.TemperatureScaling`). If the pool is not clearly better than its
-    best member, only this member is used. If there is time, the members then learn again from all rows. With
-    fewer than 100 rows, the only member has the smooth kernel.
+    rows, `fit` holds out a fifth of the rows; with fewer than 1,000, each fifth in turn. With more rows,
+    `fit` holds out rows as `GPRegressor` does. The prediction is P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T).
+    The weights w_k maximise the mean of log P(y) over held-out rows for T = 1. Then T maximises this mean
+    (`distributions.TemperatureScaling`). If the pool is not clearly better than the best member, only this
+    member is used. If there is time, the members then learn again from all rows. With fewer than 100 rows,
+    the only member has the smooth kernel.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     ) -> "GPClassifier":
         """Fit the members and their weights, like `GPRegressor.fit`.
 
-        Raises ValueError or TypeError for data or settings that cannot be used, or without memory.
+        Raises the same errors as `GPRegressor.fit`.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `GPRegressor.fit`; y are class labels.
+            See `GPRegressor.fit`; y contains class labels.
         """
         check_settings(self.get_params(deep=False))
         with FitContext.open(self, checkpoint, callback) as context:
@@ -164,7 +164,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _predict_held_out(
         self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None
     ) -> HeldOutPredictions:
-        """Return predictions of held-out rows; with few rows of every fold, if time allows."""
+        """Return predictions of held-out rows; with few rows, of all folds if time allows."""
         where = [np.flatnonzero((role != LEARNED) & (role != UNSCORED))]
         predicted = lambda members, i: [
             member._fitted.distribution(rows.X[i]).log_probabilities for member in members
@@ -185,7 +185,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         distributions = [Categorical(logs) for logs in np.concatenate(log_p, axis=1)]
         log_density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
         weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
-        nothing = np.zeros(len(held))  # classes have no means: only log probabilities count
+        nothing = np.zeros(len(held))  # classes have no means; only log probabilities matter
         means = np.zeros_like(log_density)
         return HeldOutPredictions(
             list(members), held, distributions, means, log_density, weight, cluster, nothing
@@ -194,10 +194,10 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False
     ) -> dict[str, Any]:
-        """Return the settings of a refit; none for the user's own members.
+        """Return the settings of a refit: {} for members that the user passed.
 
-        Mini-batches take 1/`share` of the steps at the same learning rate. They start at the learned kernel
-        if `goes_on`. A learner of all rows keeps its kernel.
+        Learning with mini-batches takes 1/`share` of the steps at the same learning rate, and starts at the
+        learned kernel if `goes_on`. Learning from all rows keeps the learned kernel fixed.
         """
         if isinstance(self.members, Mapping):
             return {}

@@ -8,21 +8,21 @@ from stochgp.data.rows import Data
 from stochgp.numerics import clustered
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
-MAX_FEW_ROWS = 5_000  # up to this many rows, classifiers hold out the first of five folds
-# Share, largest number and smallest number (or a quarter) of held-out rows.
+MAX_FEW_ROWS = 5_000  # with at most this many rows, classifiers hold out the first of five folds
+# Held-out rows: share, maximum, and minimum (or a quarter of the rows, if that is fewer).
 SHARE, MOST, LEAST = 0.1, 2_000, 800
-MAX_SHARE_OF_GROUPS = 0.6  # largest share of rows in held-out groups
-MIN_SINGLES = 400  # smallest number of held-out single rows in addition to blocks of time, or a quarter
-# Share of the last rows, and of earlier blocks, if rows have times.
+MAX_SHARE_OF_GROUPS = 0.6  # maximum share of rows in held-out groups
+MIN_SINGLES = 400  # minimum number of single rows held out in addition to blocks of time
+# If rows have times: held-out shares of the last rows and of earlier rows, in blocks.
 LAST, BEFORE = 0.15, 0.05
 
 LEARNED, SINGLE, BLOCK, UNSCORED = range(4)
 Roles = Int[np.ndarray, " N"]
-"""The role of each row: for learning, held out alone or with its group, or held out in a block of time."""
+"""Roles of rows: learned from, held out singly or by group, held out by block of time, or not used."""
 
 
 def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -> Roles:
-    """Hold out a share of the rows, in whole groups with at most 60 % of the rows."""
+    """Hold out a share of the rows. Held-out groups are whole, with at most 60 % of the rows."""
     N = len(rows)
     if rows.group is None:
         n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
@@ -32,21 +32,21 @@ def held_out(rows: Data, generator: np.random.Generator, share: float = SHARE) -
     order = generator.permutation(len(sizes))
     enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
     some = order[: min(enough, len(sizes) // 2)]
-    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # keep the last group, or the groups before it
+    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # hold out the last group alone, or the groups before it
         some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
     return SINGLE * np.isin(number, some)
 
 
 def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) -> Roles:
-    """Hold out the last blocks of time (15 % of the rows) and other blocks (5 %).
+    """Hold out the last blocks of time (15 % of the rows) and earlier blocks (5 %).
 
-    Groups are the blocks, in order. With `singles`, 5 % of the other rows are held out too.
+    Groups are blocks, in order of time. With `singles`, also hold out 5 % of the rows, from other blocks.
     """
     N, group = len(rows), np.asarray(rows.group)
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
     order = generator.permutation(before)
-    order = order[sizes[order] <= 2 * BEFORE * N]  # no very large blocks
+    order = order[sizes[order] <= 2 * BEFORE * N]  # excludes very large blocks
     earlier = order[: min(clustered.reaching(sizes[order], BEFORE * N), before // 2)]
     blocks = np.isin(number, np.concatenate([earlier, np.arange(before, len(labels))]))
     scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
@@ -58,7 +58,7 @@ def held_out_in_time(rows: Data, singles: bool, generator: np.random.Generator) 
 def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
     """Return folds with similar frequencies of the classes `rows.y`, in whole groups.
 
-    Return None if no class, or too few groups, can be in all folds. Rare classes count as the largest class.
+    Return None for one class, or too few rows or groups. Rare classes are divided with the largest class.
     """
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
 
@@ -77,7 +77,7 @@ def folds(rows: Data, n_folds: int, generator: np.random.Generator) -> Int[np.nd
 
 
 def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Roles, Roles | None]:
-    """Return roles and folds; up to 5,000 rows, the first of five folds is held out."""
+    """Return roles and folds. With at most 5,000 rows, hold out the first of five folds."""
     generator, fold, role = np.random.default_rng(context.seed("division")), None, np.zeros(len(rows), int)
     if in_time or len(rows) > MAX_FEW_ROWS:
         if len(rows) >= MIN_ROWS_HELD_OUT:
@@ -89,6 +89,6 @@ def divide_classes(rows: Data, in_time: bool, context: FitContext) -> tuple[Role
 
 
 def of_known_classes(rows: Data, role: Roles) -> Roles:
-    """Return roles that use all rows of a class for learning if all would be held out."""
+    """Return roles in which no class is entirely held out; such classes are learned instead."""
     number = rows.y.astype(np.int64)
     return np.where(np.bincount(number, role == LEARNED)[number] == 0, LEARNED, role)

@@ -40,16 +40,16 @@ MAX_GLOBAL_ROWS = 20_000
 N_FACTORS = 2  # Cholesky factors in memory: before and after the update with held-out rows
 
 N_INDUCING = 256
-# Inducing points and learner of a classifier up to a number of rows, for speed.
+# Inducing points and learner of a classifier with few rows, for speed.
 FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), MAX_FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 SHARE_AFTER_FITS = 0.35  # share of a time limit to compare members and to update them
-SECONDS = 1.0  # per member; with less time, no further member is fitted
+SECONDS = 1.0  # minimum per member; with less time, no further member is fitted
 N_PARTS_AFTER = 2  # parts of a fit after the members: weights, and refits
 FITTED = ("_fitted", "n_rows_", "nlml_", "noise_variance_")  # attributes that depend on the rows
 
 
 def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
-    """Return a kernel GP, which may rotate its inputs if rows have no groups or times."""
+    """Return a kernel GP; with groups or times, the kernel GP does not rotate its inputs."""
     few_bytes = memory_limit is not None and (
         N_FACTORS * 8 * len(rows) ** 2 > Budget.of(memory_limit).free() / 2
     )
@@ -59,7 +59,7 @@ def kernel(rows: Data, memory_limit: Any) -> KernelGPRegressor:
 
 
 def classifier(kernel: str | Callable[[], Any], n_inducing: int = N_INDUCING) -> Member:
-    """Return a function that makes a classifier with this kernel, small for few rows."""
+    """Return a function that makes a classifier with this kernel; for few rows, a small one."""
 
     def member(rows: Data, memory_limit: Any) -> SparseGPClassifier:
         found = SparseGPClassifier(kernel if isinstance(kernel, str) else kernel(), n_inducing)
@@ -84,7 +84,7 @@ REGRESSORS: Mapping[str, Member] = {
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),
     "rough": classifier("matern12"),
-    # With a few standardised inputs, the prior variance is similar to that of the other members.
+    # With few standardised inputs, the prior variance is similar to the prior variance of other members.
     "linear": classifier(lambda: Sum(Constant(4.0), Linear(0.3)), N_INDUCING // 4),
 }
 
@@ -97,7 +97,7 @@ def named_members(
     memory_limit: Any,
     kind: type,
 ) -> dict[str, Any]:
-    """Return new estimators according to the setting `members`."""
+    """Return the new estimators that the setting `members` describes."""
     if isinstance(members, Mapping):
         for name, member in members.items():
             if not isinstance(member, kind):
@@ -119,7 +119,7 @@ def seconds_for_members(pool: Any) -> float:
 def set_member(
     pool: Any, name: str, member: Any, n_left: int, settings: Mapping[str, Any], context: FitContext
 ) -> None:
-    """Set the pool's settings and a share of the time, except for the user's own settings."""
+    """Set the settings of the pool and a share of the time, unless the user has set them."""
     left = None if pool.time_limit is None else max(seconds_for_members(pool), 0.1) / n_left
     shared = {name: getattr(pool, name) for name in ("dtype", "memory_limit", "verbose", "devices")}
     shared |= {
@@ -142,11 +142,11 @@ def fit_members(
     context: FitContext,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the members that could be fitted. Raises the last error if there is none."""
-    fitted, seconds, error = {}, [], ValueError("members names no estimator")
+    """Return the fitted members. Raises the last error if no member could be fitted."""
+    fitted, seconds, error = {}, [], ValueError("members contains no estimator")
     is_quick = {name: getattr(member, "features", None) == "linear" for name, member in candidates.items()}
     first = next(iter(candidates))
-    # With a short time limit, linear regression is available first.
+    # Linear regression comes first, so that a result exists after a short time limit.
     order = sorted(candidates, key=lambda name: (not is_quick[name], name != first + BY_BLOCKS))
     for k, name in enumerate(order):
         n_left = len(order) - k
@@ -163,7 +163,7 @@ def fit_members(
             vars(member)["_encoder_of_pool"] = encoder  # to warn, and to find dates
         groups = rows.group if takes_groups(name, candidates) else None
         try:
-            # The first member warns about the rows; the other members would repeat this.
+            # Only the first member warns about the rows; other members would repeat these warnings.
             with (
                 context.interruptible(f"the fit of {name!r}"),
                 contextlib.nullcontext() if name == first else silent(),
@@ -173,7 +173,7 @@ def fit_members(
                 seconds.append(member.fit_seconds_)
                 raise_interrupt_of(member)
             vars(member).pop("_encoder_of_pool", None)
-            release()  # memory of the compiler
+            release()  # frees memory of the compiler
         except ValueError as refused:
             if len(candidates) == 1 or isinstance(refused, CheckpointError):
                 raise
@@ -193,17 +193,17 @@ def _with_steps(members: dict[str, Any], context: FitContext) -> dict[str, Any]:
     if len(idle) == len(members):
         return members
     for name in idle:
-        context.leave_out(name, f"no step was taken: {ends[name]['why']}")
+        context.leave_out(name, f"the fit ended before the first step: {ends[name]['why']}")
     return {name: member for name, member in members.items() if name not in idle}
 
 
 def takes_groups(name: str, names: Any) -> bool:
-    """Return False for the member that is scored on single rows instead of blocks."""
+    """Return False for a member that is scored on single rows while others use blocks of time."""
     return name.endswith(BY_BLOCKS) or not any(other.endswith(BY_BLOCKS) for other in names)
 
 
 def raise_interrupt_of(member: Any) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C ended the fit of this member."""
+    """Raise KeyboardInterrupt if Ctrl-C ended the fit of the member."""
     if member.plan_["ended"]["choice"] == RESULTS.interrupted.name:
         raise KeyboardInterrupt
 
@@ -214,7 +214,7 @@ def has_trees(member: Any) -> bool:
 
 
 def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
-    """Fit a member to these rows with its settings and its kind of error distribution."""
+    """Fit a copy of the member to these rows, with the same kind of error distribution."""
     again: Any = clone(member)
     vars(again).update({key: settings.pop(key) for key in list(settings) if key.startswith("_")})
     again.set_params(time_limit=None, **settings)
@@ -227,7 +227,7 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 
 
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
-    """Return the kernel GP with its hyperparameters, given and standardised on these rows."""
+    """Return a kernel GP with the learned hyperparameters fixed, in units of these rows."""
     posterior: Any = member._fitted.posterior
     # `noise_variance_` includes the factor of the error distribution.
     noise = float(getattr(posterior, "base", posterior).noise.level)

@@ -31,11 +31,11 @@ Draws = Float[np.ndarray, "N S"]
 class Pool:
     """A mixture of fitted models, with the interface of `Fitted`.
 
-    The latent function at x is that of member k with probability w_k(x), and members are independent. A
-    sampled function belongs, at x, to the first member whose cumulative weight exceeds u, with u uniform on
-    [0, 1]. Observations of a sampled function use the same member or, if `pooling.is_joint` is False, a
-    member that is drawn for each observation. All members have the same encoder. A pool of classifiers has
-    only `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
+    At x, the latent function of the pool is the function of member k with probability w_k(x); members are
+    independent. A sampled function has one u, uniform on [0, 1]. At x, it equals the function of the first
+    member whose cumulative weight exceeds u. Its observations use the same member, or a member drawn for each
+    observation if `pooling.is_joint` is False. All members share an encoder. A pool of classifiers has only
+    the method `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]
@@ -51,7 +51,7 @@ class Pool:
         return self.members[-1].seen
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """Return the bytes of the largest member and of the results of all members."""
+        """Return the bytes for the largest member and for the results of all members."""
         each = [member.need_bytes(n_rows, **wanted) for member in self.members]
         held = 8 * n_rows * (n_rows if wanted.get("covariance") else max(2, self.n_classes))
         return max(each) + len(self.members) * held
@@ -78,8 +78,8 @@ class Pool:
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Return the covariance Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ.
 
-        Member k has mean m_k and covariance C_k. P_kl(x, z) is the probability of member k at x and of member
-        l at z; if members are drawn for each observation, it is w_k(x) w_l(z) for different rows.
+        Member k has mean m_k and covariance C_k. P_kl(x, z) is the probability of member k at x and member l
+        at z. If a member is drawn for each observation, P_kl(x, z) = w_k(x) w_l(z) for different rows.
         """
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)
@@ -110,7 +110,7 @@ class Pool:
         return PooledDraws(tuple(drawn), jnp.asarray(u, jnp.float32), self.pooling)
 
     def observed(self, functions: "PooledDraws", X: Inputs, *, key: PRNGKeyArray) -> Draws:
-        """Return observations of these functions, with the noise of their members."""
+        """Return observations of these functions, with the noise of the member of each function."""
         keys = [jax.random.fold_in(key, k) for k in range(len(self.members) + 1)]
         each = zip(self.members, functions.parts, keys[:-1], strict=True)
         noisy = [member.observed(part, X, key=split_key(own)[1]) for member, part, own in each]
@@ -121,7 +121,7 @@ class Pool:
 
 
 class PooledDraws(eqx.Module):
-    """Functions drawn from a pool. They refuse JAX arrays if weights depend on the row."""
+    """Functions drawn from a pool. If weights depend on the row, JAX arrays are refused."""
 
     parts: tuple[Any, ...]
     u: Float[Array, " S"]
@@ -140,7 +140,7 @@ class PooledDraws(eqx.Module):
             return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
         if self.pooling.by_row:
             raise ValueError(
-                "the weights of this pool depend on the row and need NumPy arrays; pass a NumPy array"
+                "the weights of this pool depend on the row: pass a NumPy array, not a JAX array"
             )
         ends = np.cumsum(self.pooling.weights(np.empty((0, 0))))[:-1]
         member = jnp.sum(self.u[:, None] >= ends, axis=1)
@@ -151,7 +151,7 @@ class PooledDraws(eqx.Module):
         return self.selected(X, [part.at_numbers(X) for part in self.parts], self.u)
 
     def selected(self, X: np.ndarray, values: list[Draws], u: Any) -> np.ndarray:
-        """Return values [N, S] of the members that u, [S] or [N, S] on [0, 1], selects."""
+        """Return values [N, S] of the members that u selects: [S] or [N, S] numbers on [0, 1]."""
         shape = values[0].shape
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
         which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
@@ -160,7 +160,7 @@ class PooledDraws(eqx.Module):
 
 @dataclass(eq=False, repr=False)
 class PoolEstimator(PosteriorEstimator):
-    """An estimator with several members, which share `time_limit`, and their weights."""
+    """An estimator of several members with weights. The members share `time_limit`."""
 
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
@@ -172,7 +172,7 @@ class PoolEstimator(PosteriorEstimator):
         """
         lines = [
             f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {vars(self)['fit_seconds_']:.1f} s",
-            f"Data: {self.n_rows_} rows (equal rows count once)",
+            f"Data: {self.n_rows_} rows (repeated rows counted once)",
             "Members, scored on held-out rows:" if len(self.scores_) > 1 else "Member:",
         ]
         for name, scores in self.scores_.items():
@@ -197,7 +197,7 @@ class PoolEstimator(PosteriorEstimator):
         self._pooling = weights
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
         context.record("members", list(weights.names), weights.why)
-        context.record("weights", self.weights_, "shares of the members in the mixture")
+        context.record("weights", self.weights_, "weight of each member in the mixture")
         self.plan_, self.fit_report_ = Decisions(context.plan_), context.report
         report_members(self)
         release()
@@ -225,14 +225,14 @@ class PoolEstimator(PosteriorEstimator):
         try:
             data, source = read_files(like, X, y, others, context, keeps_all=True, **kind)
         except MemoryLimitError as refusal:
-            raise MemoryLimitError(f"{refusal}; {type(like).__name__} reads files in blocks") from None
+            raise MemoryLimitError(f"{refusal}; {type(like).__name__} can read files in blocks") from None
         for name in ("n_features_in_", "feature_names_in_"):
             setattr(self, name, getattr(like, name))
         return data.rows, data.encoder, source.labels
 
 
 def report_members(estimator: Any) -> None:
-    """Set the attributes that summarise the members: end of the fit, steps and history."""
+    """Set the attributes that summarise the members: reason of the end, steps and history."""
     members = estimator.estimators_.values()
     ends = [estimator.plan_["ended"]] if "ended" in estimator.plan_ else []
     ends += [member.plan_["ended"] for member in members]

@@ -69,8 +69,8 @@ from stochgp.pools.weights import (
 MEMBERS = ("kernel", "linear", "trees")
 MEMBERS_OF_FEW = ("kernel", "trees")  # with fewer than MIN_ROWS_HELD_OUT rows
 MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # if the rows have times
-FOLDED = {"kernel", "trees", "linear"}  # members whose cross-validation needs no further fits
-MIN_REFIT_SHARE = 0.12  # share of held-out rows above which trees are refitted on all rows
+FOLDED = {"kernel", "trees", "linear"}  # members with cross-validation that needs no further fits
+MIN_REFIT_SHARE = 0.12  # with a larger share of held-out rows, trees are refitted on all rows
 POINT_MASS = "point_mass"
 
 
@@ -78,16 +78,16 @@ POINT_MASS = "point_mass"
 class GPRegressor(PosteriorRegressor, PoolEstimator):
     """Gaussian process regression for any table, with a mixture of several models.
 
-    The members of the pool are models of several families. A tenth of the rows is held out: at least 800 rows
-    or a quarter, at most 2,000, in whole groups. The members learn from the other rows. The predictive
-    density is p(y | x) = Σ_k w_k p_k(y | x), and its mean is m. The weights w_k maximise the mean of log p(y)
-    + log N(y | m, S) over the held-out rows. S is the mean square of y − m. If the pool is not clearly better
-    than its best member, only this member is used. The members are then updated with the held-out rows. With
-    100 to 1,000 rows, the members are compared by cross-validation. With fewer rows, the only member is a
-    kernel GP.
+    The members of the pool are models of several families. `fit` holds out a tenth of the rows, in whole
+    groups: at most 2,000 rows, and at least the smaller of 800 rows and a quarter. The members learn from the
+    other rows. The predictive density is p(y | x) = Σ_k w_k p_k(y | x), with the mean m. The weights w_k
+    maximise the mean of log p(y) + log N(y | m, S) over held-out rows, where S is the mean square of y − m.
+    If the pool is not clearly better than the best member, only this member is used. The members are then
+    updated with the held-out rows. With 100 to 1,000 rows, cross-validation compares the members. With fewer
+    than 100 rows, the only member is a kernel GP.
 
-    If the rows have times, blocks of time and single rows are held out. Rows after the last training time
-    have the weights from blocks, and other rows have the weights from single rows.
+    If the rows have times, `fit` holds out blocks of time and single rows. The blocks determine the weights
+    for rows after the last training time. The single rows determine the weights for other rows.
 
     Parameters
     ----------
@@ -99,13 +99,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     likelihood : str or AbstractLikelihood
         "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
-        "positive": models log y, so predictions are positive. "count": models log(y + ½), and predictions are
-        whole numbers from 0. "auto": "count" for small whole numbers if this clearly improves predictions by
-        trees, else "real". Skewed targets from 0 may be modelled as log(y + c), see `plan_["transform"]`.
+        "positive": members model log y, so predictions are positive. "count": members model log(y + ½), and
+        observations are whole numbers ≥ 0. "auto": "count" for small whole numbers if trees then predict
+        clearly better, else "real". "auto" may model skewed targets as log(y + c) (`plan_["transform"]`).
     point_mass : "auto", float or None
-        A value that many targets have, such as 0 for rain or claims. A classifier learns its probability, and
-        a pool learns from the other rows (`HurdleRegressor`). "auto": a value of at least a tenth of the
-        targets, if this model clearly lowers the CRPS of held-out rows.
+        A value that many targets have, such as 0 for rain or claims. A classifier learns the probability of
+        this value, and a pool learns from rows with other targets (`HurdleRegressor`). "auto": a value that
+        at least a tenth of the targets have, if such a model clearly lowers the CRPS of held-out rows.
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
         See `KernelGPRegressor`. The members share `time_limit`.
 
@@ -114,13 +114,13 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     estimators_ : dict
         The fitted members with weights, by name.
     weights_ : dict
-        The weight of each member; if the rows have times, for rows up to the last training time.
+        The weight of each member. If the rows have times, these weights apply until the last training time.
     scores_ : dict
         NLPD and RMSE of each member on held-out rows, in target units, and the seconds of its fit.
     target_
         "real", "positive" or "count".
     plan_
-        Decisions and reasons. `estimators_[name].plan_` has the decisions of a member.
+        Decisions and reasons. `estimators_[name].plan_` contains the decisions of a member.
     fit_report_
         Measured numbers, such as the number of held-out rows.
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
@@ -166,16 +166,16 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     ) -> "GPRegressor":
         """Fit the members and their weights.
 
-        Raises ValueError or TypeError for data or settings that cannot be used, or if no member can be fitted
-        within `memory_limit`. Ctrl-C ends the fit with the members fitted so far. A second Ctrl-C, or one
-        before the first member is fitted, raises KeyboardInterrupt and leaves the pool unchanged.
+        Raises ValueError or TypeError for invalid data or settings, or if no member can be fitted within
+        `memory_limit`. Ctrl-C ends the fit; the pool then contains the members fitted so far. A second
+        Ctrl-C, or Ctrl-C before the first member is fitted, raises KeyboardInterrupt: the pool is unchanged.
 
         Parameters
         ----------
         X, y, sample_weight, groups, callback
             See `KernelGPRegressor.fit`.
         checkpoint
-            A path. Each member has its own file, with its name appended to the path.
+            A path. Each member has its own file: the path plus the name of the member.
         """
         check_settings(self.get_params(deep=False), self._choices)
         own = self.likelihood
@@ -206,14 +206,14 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         if is_default and self._point_mass is None:
             apart = rows.apart()
             self.target_ = choose_counts(apart, context)
-            # If rows have times, log(y + c) is not tried: it made predictions of later rows worse.
+            # If rows have times, log(y + c) is not tried, because it made predictions of later rows worse.
             if self.target_ == REAL and not in_time and (T := choose_transform(apart, context)) is not None:
                 settings["likelihood"] = Warped(AUTO, T)
         if self.target_ == REAL:
             return settings
         if isinstance(self.likelihood, Warped):
             raise ValueError(
-                f"target={self.target!r} already transforms the targets; use it without a Warped likelihood"
+                f"target={self.target!r} already transforms the targets; remove Warped from the likelihood"
             )
         return {"likelihood": Warped(self.likelihood, "log" if self.target_ == "positive" else COUNT)}
 
@@ -232,7 +232,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return rows, np.full(len(rows), LEARNED), fold
 
     def _candidates(self, rows: Data, role: Roles, fold: Roles | None) -> dict[str, Any]:
-        """Return the members to fit; if rows have times, one is scored on single rows."""
+        """Return the members to fit. If rows have times, one member is scored on single rows."""
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         in_time = bool((role >= BLOCK).any())
@@ -254,10 +254,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """Return a hurdle model with a pool of these settings. Raises ValueError for counts."""
         if self.target_ == COUNT:
             raise ValueError(
-                "point_mass cannot be used with counts, because a model of counts already gives each number a probability"
+                "point_mass cannot be used with counts, because a model of counts already assigns a probability to each number"
             )
         others = rows.take(rows.y != value)
-        # Targets other than the point mass are continuous.
+        # The regressor treats targets that differ from the point mass as continuous.
         target = self.target_ if len(others) and may_be_counts(others) else self.target
         regressor: Any = clone(self)
         regressor.set_params(point_mass=None, target=target)

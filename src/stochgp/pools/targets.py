@@ -31,16 +31,16 @@ from stochgp.transforms import AbstractTransform, Log
 from stochgp.warning import silent
 
 REAL, COUNT = "real", "count"
-# Median, share of the most frequent value, and number of values, of targets that may be counts.
+# Limits for targets that may be counts: median, share of the most frequent value, number of values.
 MAX_MEDIAN, MIN_SHARE, MIN_VALUES = 30, 0.02, 3
-MIN_GAIN_OF_COUNTS = 0.02  # share of the CRPS
+MIN_GAIN_OF_COUNTS = 0.02  # minimum decrease of the CRPS, as a share
 TAILS = (0.1, 0.5, 0.9)  # quantiles that measure skewness
-MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # nats per row; share of rows
-MIN_ROWS, MAX_ROWS = 400, 2_000  # half of these rows are predicted
-# Smallest share of a point mass, also relative to the next value, and smallest number of other values.
+MIN_GAIN_OF_LOG, MAX_ZEROS = 0.05, 0.01  # minimum gain in nats per row; maximum share of zeros
+MIN_ROWS, MAX_ROWS = 400, 2_000  # numbers of rows to compare models of targets
+# Minimum share of a point mass, ratio to the share of the next value, and number of other values.
 MIN_SHARE_OF_VALUE, MIN_RATIO, MIN_OTHERS = 0.1, 5.0, 20
-MIN_ROWS_OF_VALUE = 10  # rows with the value, and rows without it
-MIN_GAIN_OF_HURDLE = 0.01  # share of the CRPS
+MIN_ROWS_OF_VALUE = 10  # minimum number of rows with the value, and of other rows
+MIN_GAIN_OF_HURDLE = 0.01  # minimum decrease of the CRPS, as a share
 
 
 def choose_counts(rows: Data, context: FitContext) -> str:
@@ -55,12 +55,12 @@ def choose_counts(rows: Data, context: FitContext) -> str:
         return REAL
     (real, count), held, cluster = _predicted(Log(0.5), rows, context.seed("counts"))
     found = prefer_by_crps(real, COUNT, Rounded(count), held, cluster, MIN_GAIN_OF_COUNTS)
-    context.record("target", found.name or REAL, f"according to trees: {found.why}")
+    context.record("target", found.name or REAL, f"comparison of trees: {found.why}")
     return found.name or REAL
 
 
 def choose_transform(rows: Data, context: FitContext) -> Log | None:
-    """Return log(y + c) if trees of it clearly predict held-out rows better, else None."""
+    """Return T(y) = log(y + c) if trees of T(y) predict held-out rows clearly better."""
     shift = shift_of(rows)
     if shift is None:
         return None
@@ -69,7 +69,7 @@ def choose_transform(rows: Data, context: FitContext) -> Log | None:
     base, rival = (found.logpdf(held.y) for found in each)
     found = prefer(base, {"log": rival}, cluster, held.weights, least=MIN_GAIN_OF_LOG)
     what = None if found.name is None else f"log(y + {shift:.4g})"
-    context.record("transform", what, f"for all members, according to trees: {found.why}")
+    context.record("transform", what, f"for all members; comparison of trees: {found.why}")
     return None if found.name is None else T
 
 
@@ -81,7 +81,7 @@ def prefer_by_crps(
     cluster: Int[np.ndarray, " R"],
     least: float,
 ) -> Preference:
-    """Apply `prefer` to CRPS relative to the mean CRPS of the base."""
+    """Apply `prefer` to CRPS divided by the mean CRPS of `base`."""
     of_base = base.crps(rows.y)
     unit = float(np.average(of_base, weights=rows.weights))
     scored = {name: -rival.crps(rows.y) / unit}
@@ -93,7 +93,7 @@ def prefer_by_crps(
 
 
 def may_be_counts(rows: Data) -> bool:
-    """Return True for small whole numbers from 0 with a frequent value."""
+    """Return True for small whole numbers ≥ 0 if one value is frequent."""
     y = rows.y
     if y.min() < 0 or np.median(y) > MAX_MEDIAN or np.any(y != np.floor(y)):
         return False
@@ -106,7 +106,7 @@ def shift_of(rows: Data) -> float | None:
     """Return c if log(y + c) may suit the targets, else None.
 
     c is half of the least positive target. No target may be negative, and log(y + c) must be less skewed than
-    y. At most 1 % may be 0, because zeros would be far from other values of log(y + c).
+    y. At most 1 % of the targets may be 0, because log c would be far from other values of log(y + c).
     """
     y = rows.y
     if y.min() < 0 or np.average(y == 0, weights=rows.weights) > MAX_ZEROS:
@@ -124,9 +124,9 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 def _predicted(
     T: AbstractTransform, rows: Data, seed: int
 ) -> tuple[list[AbstractDistribution], Data, Int[np.ndarray, " R"]]:
-    """Predict half of the rows with trees of y and of T(y) that learn from the other half.
+    """Predict half of the rows with trees of y and with trees of T(y), from the other half.
 
-    Return N(m, S) for y and for T(y), the predicted rows and their clusters. S is the mean square of errors.
+    Return N(m, S) for y and for T(y), the predicted rows, and clusters of rows. S is the mean squared error.
     """
     rows, each = rows.take(random_rows(len(rows), MAX_ROWS, seed)), list[AbstractDistribution]()
     is_new = held_out(rows, np.random.default_rng(seed), share=0.5) != LEARNED
@@ -157,10 +157,10 @@ def frequent(rows: Data) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Hurdle:
-    """The member of a hurdle model that is always `value`, and the weights of the model.
+    """The constant member of a hurdle model, which predicts `value`, and the weights.
 
-    y is `value` with probability π(x), from `classifier`, else a draw of the regressor. `width` is the
-    precision of recorded targets. `n_samples` is the number of sampled functions, which are all constant.
+    With probability π(x), which `classifier` predicts, y is `value`; otherwise y is a draw of the regressor.
+    `width` is the precision of recorded targets. `n_samples` is the number of (constant) sampled functions.
     """
 
     value: float
@@ -173,12 +173,12 @@ class Hurdle:
     calibration: ClassVar[None] = None
 
     def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
-        """Return (π, 1 − π), the probabilities of the second and of the first class."""
+        """Return (π, 1 − π): probabilities of the classifier's second and first class."""
         assert self.classifier is not None
         return self.classifier.distribution(X).probabilities[:, ::-1]
 
     def need_bytes(self, n_rows: int = 0, **wanted: Any) -> int:
-        """Return the bytes of the probabilities of rows."""
+        """Return the bytes that the probabilities of rows need."""
         assert self.classifier is not None
         return self.classifier.need_bytes(n_rows)
 
@@ -208,9 +208,9 @@ class Hurdle:
 class HurdleRegressor(PosteriorRegressor):
     """Hurdle model p(y | x) = π(x) δ(y − value) + (1 − π(x)) p(y | x, y ≠ value).
 
-    `classifier` learns π(x) from all rows; `regressor` learns from rows with other targets. In `estimators_`
-    they are "at_value" and "elsewhere". `fit` raises ValueError if fewer than 10 targets are `value`, or
-    fewer than 10 are not.
+    `classifier` learns π(x) from all rows. `regressor` learns only from rows whose target is not `value`.
+    `estimators_` contains both, under the names "at_value" and "elsewhere". `fit` raises ValueError if fewer
+    than 10 targets equal `value`, or fewer than 10 targets differ from `value`.
     """
 
     value: float = 0.0
@@ -235,12 +235,12 @@ class HurdleRegressor(PosteriorRegressor):
         checkpoint: Any = None,
         callback: Any = None,
     ) -> "HurdleRegressor":
-        """Fit the classifier to all rows and the regressor to rows with other targets.
+        """Fit the classifier to all rows, and the regressor to rows whose target is not `value`.
 
         Parameters
         ----------
         X, y, sample_weight, groups, checkpoint, callback
-            See `KernelGPRegressor.fit`; arrays of numbers.
+            See `KernelGPRegressor.fit`; X and y are arrays of numbers.
         """
         with FitContext.open(self, checkpoint, callback) as context:
             rows = Data(X, y, sample_weight, groups)
@@ -249,7 +249,7 @@ class HurdleRegressor(PosteriorRegressor):
             others = rows.take(~at)
             if min(at.sum(), len(others)) < MIN_ROWS_OF_VALUE:
                 raise ValueError(
-                    f"point_mass is {self.value:g}, which is the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS_OF_VALUE} rows must have this target, and {MIN_ROWS_OF_VALUE} another one"
+                    f"point_mass is {self.value:g}, which is the target of {at.sum()} of {len(rows)} rows; at least {MIN_ROWS_OF_VALUE} rows must have this target, and at least {MIN_ROWS_OF_VALUE} rows a different target"
                 )
             names = ("missing", "time_order", "memory_limit", "dtype", "verbose", "devices")
             shared = {name: getattr(self, name) for name in names}
@@ -261,12 +261,12 @@ class HurdleRegressor(PosteriorRegressor):
                 vars(members[name])["_checks_targets"] = False
                 members[name].set_params(random_state=context.seed(name), time_limit=time_limit, **shared)
                 members[name].fit(part.X, targets, part.weight, groups=part.group, **context.of_member(name))
-                if name == "at_value":  # there is no model without the regressor
+                if name == "at_value":  # the model also needs the regressor
                     raise_interrupt_of(members[name])
             share = float(np.average(at, weights=rows.weights))
             self.estimators_, self._pooling = members, hurdle
             self.weights_ = {"at_value": share, "elsewhere": 1 - share}
-            self.plan_ = Decisions({"point_mass": choice(self.value, f"{share:.1%} of the targets")})
+            self.plan_ = Decisions({"point_mass": choice(self.value, f"{share:.1%} of targets equal it")})
             self.n_features_in_, self.n_rows_, self.target_name_ = X.shape[1], len(rows), None
             report_members(self)
         return self
@@ -279,7 +279,7 @@ class HurdleRegressor(PosteriorRegressor):
 def unless_preferred(
     name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
 ) -> PoolWeights:
-    """Return the hurdle model alone if its CRPS of held-out rows is clearly lower."""
+    """Return only the hurdle model if its CRPS of held-out rows is clearly lower."""
     rival, rows = predictions.distributions[predictions.names.index(name)], predictions.rows
     pool = others.mixed(weights)
     found = prefer_by_crps(pool, name, rival, rows, predictions.cluster, MIN_GAIN_OF_HURDLE)

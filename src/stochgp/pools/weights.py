@@ -32,20 +32,20 @@ from stochgp.results import RESULTS
 Inputs = Float[np.ndarray, "N D"]
 PerRow = Float[np.ndarray, " N"]
 Mask = Bool[np.ndarray, " N"]
-SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
-MAX_BELOW = 1e-3  # probability below 0 of positive targets
-MIN_WEIGHT = 0.03  # a member with less weight is dropped
+SECONDS_IN_HASTE = 10.0  # maximum for comparing members after Ctrl-C
+MAX_BELOW = 1e-3  # with larger probabilities of targets below 0, truncation is tried
+MIN_WEIGHT = 0.03  # members with smaller weights are dropped
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
-MIN_END_WEIGHT = 1e-3  # smallest weight of a member before or after the last training time
+MIN_END_WEIGHT = 1e-3  # minimum weight of a member before and after the last training time
 SURE = 1.0  # standard errors that the gain over the best member must exceed
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """The weights [K] of the named members, and corrections of their mixture.
+    """The weights [K] of the named members, and corrections of the mixture.
 
-    The mixture is truncated at 0 if `positive`, then calibrated. If the rows have times, `later` are the
-    weights of rows with a value above `after` = (column, largest training value).
+    The mixture is truncated at 0 if `positive`, then calibrated. If the rows have times, rows after the last
+    training time use the weights `later`. `after` contains the column of the time and its largest value.
     """
 
     names: list[str]
@@ -55,7 +55,7 @@ class PoolWeights:
     calibration: PITRecalibration | TemperatureScaling | None = None
     later: Float[np.ndarray, " K"] | None = None
     after: tuple[int, float] = (0, np.inf)
-    is_joint: ClassVar[bool] = True  # all observations of a sampled function have the same member
+    is_joint: ClassVar[bool] = True  # all observations of a sampled function use the same member
 
     @property
     def by_row(self) -> bool:
@@ -63,7 +63,7 @@ class PoolWeights:
         return self.later is not None
 
     def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        """Return the weights of each row, or weights [K] for all rows."""
+        """Return weights for each row, or weights [K] that all rows share."""
         if self.later is None:
             return self.values
         column, last = self.after
@@ -71,7 +71,7 @@ class PoolWeights:
 
 
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
-    """Return the distribution of an observation at each row, from those of the members."""
+    """Return the distribution of the pool at each row, from the distributions of members."""
     found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
     found = truncated(found) if weights.positive else found
     return found if weights.calibration is None else weights.calibration(found)
@@ -86,9 +86,9 @@ class HeldOutPredictions:
     distributions: Sequence[AbstractDistribution]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
-    weight: PerRow  # for scores; single rows and blocks have the same sum
+    weight: PerRow  # for scores; single rows and rows of blocks have equal sums of weights
     cluster: Int[np.ndarray, " R"]
-    constant: PerRow  # mean target of the rows for learning
+    constant: PerRow  # mean target of the rows that members learned from
     far: Mask | None = None  # rows of held-out blocks of time
 
     @property
@@ -119,7 +119,7 @@ class HeldOutPredictions:
         return {name: pool_scores(density, mean, self.y, self.weight) for name, density, mean in each}
 
     def informative(self) -> list[str]:
-        """Return the members that a constant mean does not clearly beat, or all members."""
+        """Return members unless a constant mean clearly predicts better; if none is left, all."""
         of_mean = lambda mean: pool_scores(np.zeros(len(mean)), mean, self.y, self.weight)
         rival, each = {"a constant": of_mean(self.constant)}, zip(self.names, self.mean.T, strict=True)
         beaten = lambda mean: prefer(of_mean(mean), rival, self.cluster, self.weight).name is not None
@@ -129,7 +129,7 @@ class HeldOutPredictions:
 def predict_held_out(
     members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None, context: FitContext
 ) -> HeldOutPredictions | None:
-    """Return predictions of held-out rows by the members; None without time."""
+    """Return the members' predictions of held-out rows; None if there is no time."""
     for _ in range(2):
         with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
             try:
@@ -161,7 +161,7 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
     weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
     if far is None or far.all() or not far.any():
         far = None
-    else:  # single rows and blocks have the same sum of weights
+    else:  # gives single rows and rows of blocks equal sums of weights
         totals = weight[~far].sum(), weight[far].sum()
         weight = weight / np.where(~far, *totals) * weight.sum() / 2
     return HeldOutPredictions(
@@ -176,7 +176,7 @@ def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " 
 
 
 def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, float]]) -> None:
-    """Add NLPD and RMSE of each member in target units; for classes, log loss and accuracy."""
+    """Add NLPD and RMSE of each member, in target units; for classes, log loss and accuracy."""
     average = lambda values: float(np.average(values, weights=predictions.weight))
     for k, (name, found) in enumerate(zip(predictions.names, predictions.distributions, strict=True)):
         loss = -average(predictions.log_density[:, k])
@@ -189,7 +189,7 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """Drop the kernel GP with a constant or with a linear mean; also return the reason."""
+    """Drop one of two kernel GPs: with constant mean or with linear mean. Return a reason."""
     plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
     if not {plain, line} <= set(predictions.names):
         return predictions, ""
@@ -197,13 +197,13 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
     found = prefer(scores[plain], {line: scores[line]}, *rows, least=MIN_GAIN_OF_LINE)
     worse = line if found.name is None else plain
     kept = predictions.of([name for name in predictions.names if name != worse])
-    return kept, f"; without {worse!r}: {found.why}"
+    return kept, f"; {worse!r} is dropped: {found.why}"
 
 
 def widen_for_later_times(
     members: dict[str, Any], predictions: HeldOutPredictions, context: FitContext
 ) -> HeldOutPredictions:
-    """Increase variances of members on blocks of time if that improves their score."""
+    """Increase variances of members if that improves their score on blocks of time."""
     far, factors = predictions.far, dict[str, float]()
     assert far is not None
     distributions, density = list(predictions.distributions), predictions.log_density.copy()
@@ -213,21 +213,21 @@ def widen_for_later_times(
         if factor > 1:
             members[name]._fitted = members[name]._fitted.widened(factor)
             distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
-            # Scores of blocks are unchanged, so that wider distributions do not improve them.
+            # Scores on blocks stay unchanged, because the width was fitted to them.
             density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
     context.report["widths"] = factors
     return replace(predictions, distributions=distributions, log_density=density)
 
 
 def best_width(found: AbstractDistribution, y: PerRow, i: Mask, weight: PerRow) -> float:
-    """Return the factor of variances, from 1 to 41, with the best score of rows `i`."""
+    """Return the factor of variances, from 1 to 41, with the best score on rows `i`."""
     m = found.mean
     density = lambda c: found.logpdf(m + (y - m) / np.sqrt(c)) - np.log(c) / 2
     return max((1.1**k for k in range(40)), key=lambda c: np.average(density(c)[i], weights=weight[i]))
 
 
 def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = None) -> PoolWeights:
-    """Return the weights of the pool, or of its best member if it cannot be a mixture."""
+    """Return the weights of the pool, or of the best member if members cannot be mixed."""
     is_mixed = all(
         not d.is_discrete or isinstance(d, Categorical | Rounded) for d in predictions.distributions
     )
@@ -236,7 +236,7 @@ def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = N
     useful = predictions.of(predictions.informative())
     density = np.average(useful.log_density, axis=0, weights=useful.weight)
     why = (
-        "these distributions of counts cannot be mixed"
+        "discrete distributions of these kinds cannot be mixed"
         if ensemble
         else "ensemble=False: only the best member is used"
     )
@@ -244,20 +244,20 @@ def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = N
 
 
 def alone(name: str, why: str) -> PoolWeights:
-    """Return the weights of one member."""
+    """Return weights for a pool of one member."""
     return PoolWeights([name], np.ones(1), why)
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
-    """Return the weights of the mixture if it is better than the best member.
+    """Return the weights of the mixture if the mixture is better than the best member.
 
-    The gain on held-out rows must exceed one standard error. Each half of the rows is scored with the weights
-    from the other half; with fewer than 10 groups, the mixture is used. Members with a weight below 3 %, or
-    with a mean that is clearly worse than a constant, are dropped.
+    The gain on held-out rows must exceed one standard error. Weights from one half of the rows score the
+    other half. With fewer than 10 groups, the mixture is used without a comparison. Members are dropped if
+    their weight is below 3 %, or if a constant clearly predicts better than their mean.
     """
     useful = predictions.of(predictions.informative())
     useless = len(predictions.names) - len(useful.names)
-    note = f"; {useless} members with a mean worse than a constant are dropped" if useless else ""
+    note = f"; {useless} members with a mean worse than a constant were dropped" if useless else ""
     best = max(useful.names, key=lambda name: float(np.average(useful.scores[name], weights=useful.weight)))
     few = too_few(len(useful.y))
     if len(useful.names) == 1 or few:
@@ -267,7 +267,7 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     if why is None:
         rival = {"the pool": _half_by_half(useful)}
         found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
-        why = f"compared with {best!r}, {found.why} (log density and error of the mean){note}"
+        why = f"compared with {best!r}, {found.why} (log density, plus a score of the mean){note}"
         if found.name is None:
             return alone(best, why)
     while True:
@@ -278,9 +278,9 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
 
 
 def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
-    """Return weights from single rows, and from blocks of time for rows after the last time.
+    """Return weights from single rows and, for rows after the last time, from blocks of time.
 
-    If no column increases with time, all held-out rows give the same weights.
+    If no column increases with time, all held-out rows together determine one set of weights.
     """
     order = np.argsort(rows.group, kind="stable")
     first = np.flatnonzero(np.diff(np.asarray(rows.group)[order], prepend=-1))
@@ -293,7 +293,7 @@ def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
     shares = [dict(zip(end.names, end.values, strict=True)) for end in ends]
     w = np.array([[max(share.get(name, 0.0), MIN_END_WEIGHT) for name in names] for share in shares])
     values, later = w / w.sum(axis=1, keepdims=True)
-    why = f"until the last training time: {ends[0].why}; afterwards: {ends[1].why}"
+    why = f"weights until the last training time: {ends[0].why}; later weights: {ends[1].why}"
     after = int(rising[0]), float(rows.X[:, rising[0]].max())
     return PoolWeights(names, values, why, later=later, after=after)
 
@@ -308,9 +308,9 @@ def pool_scores(log_density: PerRow, mean: PerRow, y: PerRow, weight: PerRow) ->
 def stacking_weights(
     log_density: Float[np.ndarray, "R K"], mean: Float[np.ndarray, "R K"], y: PerRow, weight: PerRow
 ) -> Float[np.ndarray, " K"]:
-    """Return the weights [K] with the highest mean of `pool_scores` of the mixture.
+    """Return the weights [K] that maximise the mean of `pool_scores` of the mixture.
 
-    This is stacking of predictive distributions (Yao et al. 2018) with a term for the mean.
+    The method is stacking of predictive distributions (Yao et al. 2018), plus a term for the mean.
     """
     K, share = mean.shape[1], weight / weight.sum()
     if K == 1:
@@ -336,7 +336,7 @@ def stacking_weights(
 
 
 def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
-    """Return `pool_scores` of the pool, with the weights from the other half of the clusters."""
+    """Return `pool_scores` of each half of the clusters, with weights from the other half."""
     labels = np.random.default_rng(0).permutation(np.unique(predictions.cluster))
     first = np.isin(predictions.cluster, labels[: len(labels) // 2])
     log_density, mean = np.empty(len(first)), np.empty(len(first))
@@ -357,7 +357,7 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
     before, after = (
         float(np.average(d.crps(y), weights=predictions.weight)) for d in (found, truncated(found))
     )
-    why = f"all targets are positive: the CRPS of held-out rows is {after:.5g} with truncation at 0 and {before:.5g} without"
+    why = f"all targets are positive: the CRPS of held-out rows is {after:.5g} with truncation at 0 and {before:.5g} without truncation"
     context.record("positive", after <= before, why)
     return replace(weights, positive=after <= before)
 
@@ -365,7 +365,7 @@ def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: Fit
 def calibrated(
     weights: PoolWeights, predictions: HeldOutPredictions, kind: Any, context: FitContext
 ) -> PoolWeights:
-    """Calibrate the distributions with held-out rows, if this clearly improves the score.
+    """Calibrate the distributions with held-out rows, if that clearly improves the score.
 
     `kind` is `PITRecalibration` (a beta-transformed pool: Ranjan and Gneiting 2010) or `TemperatureScaling`.
     """
@@ -374,15 +374,15 @@ def calibrated(
         order = np.argsort(np.random.default_rng(0).exponential(size=len(rows)) / rows.weights)
         first = order[np.unique(rows.group[order], return_index=True)[1]]
         rows, found = Data(rows.X[first], rows.y[first]), found[first]
-    why = "calibration does not clearly improve the score of held-out rows"
+    why = "calibration does not clearly improve the log density of held-out rows"
     if kind is PITRecalibration and found.has_masses:
-        why = "recalibration needs continuous distributions"
+        why = "calibration needs continuous distributions"
     else:
         try:
             made = kind.fit(found, rows.y, rows.weight)
         except ValueError as refusal:
             why = str(refusal)
     if made is not None:
-        why = f"the gain is {made.gain:.4f} nats per row on {len(rows):,} held-out rows"
+        why = f"calibration gains {made.gain:.4f} nats per row on {len(rows):,} held-out rows"
     context.record("probabilities", "as they are" if made is None else made.name, why)
     return replace(weights, calibration=made)
