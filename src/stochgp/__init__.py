@@ -72,7 +72,7 @@ _ROOMS = {
     "load": "estimators.saving",
     "register": "names",
     "show_versions": "version",
-}  # modules of names that are not modules themselves
+}  # modules that define names which are not modules
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """The memory limit and the memory in use. 1 GB = 10⁹ bytes.
 
-Memory means resident memory of the process, or on an accelerator the bytes in use by JAX's allocator.
+Memory means the resident memory of the process; on an accelerator, the bytes in use by JAX's allocator.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Budget:
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """Return the limit; None = the memory in use plus half of the available memory."""
+        """Return the limit. None means the memory in use plus half of the available memory."""
         limit = parse_bytes(memory_limit)
         return cls(in_use() + available() // 2 if limit is None else limit)
 
@@ -46,7 +46,7 @@ class Budget:
         return max(self.limit - self.kept - in_use(), 0)
 
     def keeping(self, n_bytes: float) -> "Budget":
-        """Return the same limit with `n_bytes` more reserved for programs."""
+        """Return the same limit, with `n_bytes` more reserved for compiled programs."""
         return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
@@ -67,7 +67,7 @@ class Budget:
 
 
 def parse_bytes(size: Any) -> int | None:
-    """Return a size in bytes: "1GB" is 10⁹, "512MiB" is 512 · 2²⁰; None stays None.
+    """Return a size in bytes: "1GB" is 10⁹, "512MiB" is 512 · 2²⁰, None remains None.
 
     Raises ValueError if the size is invalid or below 1 byte, and TypeError for other types.
     """
@@ -97,7 +97,7 @@ def format_bytes(size: float) -> str:
 
 
 def in_use() -> int:
-    """Return the bytes in use on the accelerator, if any, else the resident memory."""
+    """Return the bytes in use on the accelerator; without an accelerator, resident memory."""
     stats = _accelerator()
     return resident() if stats is None else int(stats["bytes_in_use"])
 

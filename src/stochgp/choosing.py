@@ -1,6 +1,6 @@
 """The decision rule of fits, `prefer`, and the record of decisions, `plan_`.
 
-A challenger replaces the default only if its log density, in nats, is clearly better on held-out rows.
+A challenger replaces the default only if the log density of held-out rows, in nats, clearly improves.
 """
 
 import textwrap
@@ -17,7 +17,7 @@ SURE = 2.0  # minimum gain in standard errors
 LEAST_GAIN = 0.01  # minimum gain in nats per row
 MOST_OF_ROW = 5.0  # maximum gain of one row in nats: a density ratio of 148
 FEWEST_ROWS = 100
-FEWEST_GROUPS = 10  # with fewer, standard errors are unreliable
+FEWEST_GROUPS = 10  # with fewer groups, standard errors are unreliable
 WIDTH = 100  # characters per printed line
 
 
@@ -61,10 +61,10 @@ def prefer(
 ) -> Preference:
     """Return the challenger with the largest clear gain over the default, or None.
 
-    `base` and `challengers` are log densities of the same held-out rows; `weight` are frequency weights.
-    A gain is clear if its mean, or the mean after limiting each row to 5 nats, exceeds `sure` standard errors
-    and `least` nats per row. Sums over a `cell` (a group or a cluster of rows) count as independent. With
-    fewer than `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
+    `base` and `challengers` are log densities of the same held-out rows; `weight` contains frequency weights.
+    A gain is clear if its mean exceeds `sure` standard errors and `least` nats per row, with or without a
+    limit of 5 nats per row. Sums over cells (groups or clusters of rows) count as independent. With fewer
+    than `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
     """
     left = {name: challenger for name, challenger in challengers.items() if np.isfinite(challenger).all()}
     if not np.isfinite(base).all():
@@ -73,7 +73,7 @@ def prefer(
     gains, clear = dict[str, Gain](), dict[str, float]()
     for name, challenger in left.items():
         gain = gains[name] = Gain(*paired(challenger - base, cell, weight), len(base))
-        # One very bad row of the default inflates the standard error; limiting rows gives a lower bound.
+        # One very bad row inflates the standard error; a limit for each row gives a lower bound of the gain.
         bound = paired(np.minimum(challenger - base, MOST_OF_ROW), cell, weight)
         if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
             clear[name] = gain.mean
@@ -84,7 +84,7 @@ def prefer(
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_`: name → {"choice": …, "why": …}. It prints one entry per line."""
+    """The record `plan_`: name → {"choice": …, "why": …}, printed with one entry per line."""
 
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})

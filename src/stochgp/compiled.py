@@ -45,12 +45,12 @@ def require_jax() -> None:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call `work` on every item, using one thread per core; return the results in order.
 
-    `work` should use one core and return the same result in every thread. An error or Ctrl-C cancels items
-    that wait. Do not use threads for factorisations under `vmap` (see `linalg.one_by_one`).
+    `work` should use one core and give the same result in every thread. An error or Ctrl-C cancels waiting
+    items. Do not use `in_threads` for factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]
-    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # new threads need this setting too
+    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # new threads do not inherit this setting
 
     def alike(item: T) -> R:
         with jax.enable_x64(wide):

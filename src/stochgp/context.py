@@ -44,14 +44,14 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
 class FitContext:
     """The limits of one call of `fit`, and its decisions and measurements so far.
 
-    `fit` creates it and passes it to functions in `families` and `pools` only.
+    `fit` creates the context and passes it only to functions in `families` and `pools`.
 
     Attributes
     ----------
     budget : Budget
         The memory limit of the process during the call.
     mesh : Mesh or None
-        The devices that share the work (`sharding.mesh_of`); None = one device.
+        The devices that share the work (`sharding.mesh_of`); None means one device.
     plan_ : Decisions
         Decisions that a user could have made differently, each with its reason.
     report : dict
@@ -93,7 +93,7 @@ class FitContext:
     ) -> "Iterator[FitContext]":
         """Open the context of one call. If the block raises, restore the estimator's attributes.
 
-        Raises ValueError or OSError if the checkpoint is not writable, MemoryLimitError if memory is low.
+        Raises ValueError or OSError if the checkpoint is not writable; MemoryLimitError without free memory.
         """
         if checkpoint is not None:
             check_can_write(checkpoint)
@@ -127,7 +127,7 @@ class FitContext:
         self.plan_[name] = choice(value, why)
 
     def refusal(self, reason: str | None = None, need_bytes: int = 0) -> str | None:
-        """Return why an optional step must be skipped (`reason`, time or memory), or None."""
+        """Return why to skip an optional step: `reason`, time or memory (None: do not skip)."""
         if reason is None and deadline.left() < OPTIONAL_SECONDS:
             reason = f"the remaining time is too short: at least {OPTIONAL_SECONDS:g} s are needed"
         if reason is None and need_bytes > self.budget.free():
@@ -154,7 +154,7 @@ class FitContext:
 
     @contextlib.contextmanager
     def interruptible(self, stage: str) -> Iterator[None]:
-        """Catch and record the first Ctrl-C of a fit in this block. A second one is raised."""
+        """Catch and record the first Ctrl-C of a fit in this block. A second Ctrl-C is raised."""
         try:
             yield
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The deadline of a fit: no piece of work starts that would end after it.
+"""The deadline of a fit; work that would end after the deadline does not start.
 
 Long loops call `require` with the expected seconds of the next piece, which `Pace` estimates.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-COMPILING = 3.0  # maximum seconds of a first piece spent on compiling
-SHARE_OF_WORK = 0.3  # minimum share of a first piece spent on work
+COMPILING = 3.0  # assumed maximum seconds of compiling in a first piece
+SHARE_OF_WORK = 0.3  # assumed minimum share of work in a first piece
 AT_MOST = 10.0  # maximum ratio of expected to typical seconds
 Piece = TypeVar("Piece")
 Agree = Callable[[float], float]
@@ -38,7 +38,7 @@ def agreeing(agree: Agree) -> contextlib.AbstractContextManager[None]:
 
 
 def within(seconds: float | None) -> contextlib.AbstractContextManager[None]:
-    """Return a context with a deadline in `seconds` (None = none) or the earlier outer one."""
+    """Return a context with a deadline in `seconds` (None: none) or an earlier outer deadline."""
     return _set(_DEADLINE, min(_DEADLINE.get(), math.inf if seconds is None else _now() + seconds))
 
 
@@ -48,7 +48,7 @@ def granted(seconds: float) -> contextlib.AbstractContextManager[None]:
 
 
 def left() -> float:
-    """Return the seconds until the deadline: negative after it, inf if there is none."""
+    """Return the seconds until the deadline (< 0 after the deadline, inf without a deadline)."""
     return math.inf if _DEADLINE.get() == math.inf else _DEADLINE.get() - _now()
 
 
@@ -66,8 +66,8 @@ def _now() -> float:
 class Pace:
     """An estimate of the seconds of the next piece of work, `expected`.
 
-    It starts at `typical`, and later is the duration of the last piece. The first piece (t seconds) includes
-    compiling: after it, the estimate is max(0.3 t, t − 3), and at most 10 · `typical` if that is positive.
+    The estimate starts at `typical`, and later is the duration of the last piece. The first piece, of t
+    seconds, includes compiling: the estimate is then max(0.3 t, t − 3), limited to 10 · `typical` if > 0.
     """
 
     def __init__(self, typical: float = 0.0):

@@ -1,6 +1,6 @@
 """Classes of errors and warnings.
 
-Invalid input raises ValueError or TypeError. `MemoryLimitError` and `CheckpointError` are ValueErrors; all
+Invalid input raises ValueError or TypeError. `MemoryLimitError` and `CheckpointError` are ValueErrors. All
 warnings are UserWarnings. `ConvergenceWarning` and `NotFittedError` are classes of scikit-learn.
 """
 
@@ -28,7 +28,7 @@ class CheckpointError(ValueError):
 
 
 class DataWarning(UserWarning):
-    """Rows or columns were repaired, dropped or read in an unexpected way."""
+    """Rows or columns of the data were changed, dropped or read in an unexpected way."""
 
 
 class ExtrapolationWarning(UserWarning):

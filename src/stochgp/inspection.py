@@ -13,8 +13,8 @@ MAX_INPUTS, MAX_ROWS = 1000, 200
 def importance(model: Any, X: Any) -> np.ndarray:
     """Return the importance of each input [D].
 
-    The importance is the root mean square change of mean predictions, in target units, after the values of
-    the input are permuted. At most 200 rows are used. Inputs after the first 1,000 have importance 0.
+    To measure the importance of an input, its values are permuted among at most 200 rows. The importance is
+    the root mean square change of mean predictions, in target units; 0 for inputs after the first 1,000.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def importance(model: Any, X: Any) -> np.ndarray:
 
 
 def some_rows(X: Any) -> Any:
-    """Return at most 200 evenly spaced rows: an array, or a narwhals frame for a data frame."""
+    """Return at most 200 evenly spaced rows, as an array or (for a data frame) narwhals frame."""
     rows = nw.from_native(X, eager_only=True) if hasattr(type(X), "columns") else np.asarray(X, np.float64)
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int).tolist()]
 

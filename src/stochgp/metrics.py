@@ -1,8 +1,8 @@
 """Scores of predictions of observations, noise included.
 
 Predictions are a distribution from `predict_distribution`, or means and standard deviations of normal
-distributions. Arguments are arrays or lists of N numbers. Functions raise ValueError if shapes differ, for
-N = 0, for values that are not finite, and for standard deviations that are not positive.
+distributions. Other arguments are arrays or lists of N numbers. Functions raise ValueError if shapes differ,
+if N = 0, if a value is not finite, or if a standard deviation is not positive.
 """
 
 import math
@@ -32,13 +32,13 @@ def nlpd(y: Any, mean: Any, std: Any = None) -> float:
     """Mean negative log density of the observations, Σ −log p_i(y_i) / N; lower is better.
 
     p_i is the predictive density of row i, or the probability for counts and classes. Call
-    `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for normal distributions. The result is infinite if an
-    observation has the probability 0.
+    `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for normal distributions. The result is infinite if the
+    predicted probability of an observation is 0.
 
     Parameters
     ----------
     y, mean, std : array [N], distribution or array [N], None or array [N]
-        Observations, and either their distribution or means and standard deviations.
+        Observations, and their predictions: a distribution, or means and standard deviations.
     """
     y, predicted = _read(y, mean, std)
     return float(np.mean(-predicted.logpdf(y)))
@@ -76,7 +76,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Return coverage of 50, 80, 95 and 99 % intervals, and its standard error if calibrated.
+    """Return coverage of 50, 80, 95, 99 % intervals with standard errors (if calibrated).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, fl
 
 
 def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndarray, " N"]:
-    """Probability integral transform F_i(y_i), uniform on [0, 1] for calibrated predictions.
+    """Probability integral transform F_i(y_i), uniform on [0, 1] if predictions are calibrated.
 
     F_i is the distribution function of row i. For counts and classes, the result is a uniform random number
     between P(Y < y_i) and P(Y ≤ y_i).
@@ -104,10 +104,10 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 
 
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
-    """Return the distance of PIT values from uniform, and its typical value if calibrated.
+    """Return the distance of PIT values from uniform, and the typical distance if calibrated.
 
-    The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. Its
-    typical value is √(1/(6N)). N times the squared distance is the Cramér–von Mises statistic.
+    The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. For
+    calibrated predictions, √(1/(6N)) is typical. N · distance² is the Cramér–von Mises statistic.
 
     Parameters
     ----------

@@ -31,9 +31,9 @@ JUST_ABOVE = 1e-6  # minimum relative distance of a parameter from its lower bou
 
 
 class AbstractGP(eqx.Module):
-    """A prior over functions and a noise model. All floating arrays train unless frozen."""
+    """A prior over functions and a noise model. Floating arrays are trained unless frozen."""
 
-    has_moments: ClassVar[bool] = False  # True if sums of M × M numbers over rows determine the likelihood
+    has_moments: ClassVar[bool] = False  # True if sums of M × M matrices over rows determine the likelihood
     noise = cast(Any, None)  # a field or a property of each subclass
 
     @property
@@ -60,7 +60,7 @@ class FeatureGP(AbstractGP):
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
         trainable parameter with the lower bound 1e-6 (for targets with unit variance).
     variance : number or parameter
-        The factor of the prior variance.
+        The factor `variance` in k, a prior variance.
     """
 
     has_moments: ClassVar[bool] = True
@@ -82,7 +82,7 @@ class FeatureGP(AbstractGP):
         return matmul(Phi, Phi.T) + jnp.diag(self.noise.variance(X, count))
 
     def with_variances(self, variance: float, noise_variance: float) -> "FeatureGP":
-        """Return a copy with other values of both variances, except frozen ones."""
+        """Return a copy with new values of both variances. Frozen variances stay unchanged."""
         noise = eqx.tree_at(lambda noise: noise.level, self.noise, revalued(self.noise.level, noise_variance))
         return FeatureGP(self.features, noise, revalued(self.variance, variance))
 
@@ -93,7 +93,7 @@ class KernelGP(AbstractGP):
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
-        The covariance function k. A frozen kernel, or its frozen parts, do not train.
+        The covariance function k. Frozen kernels and frozen parts of kernels are not trained.
     noise : number, parameter or AbstractNoise
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
         trainable parameter with the lower bound 1e-6 (for targets with unit variance).
@@ -110,15 +110,15 @@ class KernelGP(AbstractGP):
 class SparseGP(AbstractGP):
     """The model p(y_i | f(x_i)) with f ~ GP(0, k) and an approximate posterior q(f).
 
-    Several latent functions of a likelihood are independent with the same prior. Raises ValueError if the
-    approximation has a different number of latent functions.
+    Several latent functions of a likelihood are independent and have the same prior. Raises ValueError if the
+    likelihood and the approximation have different numbers of latent functions.
 
     Parameters
     ----------
     kernel : AbstractKernel, possibly frozen
         The covariance function k.
     approximation : InducingPoints or Decoupled
-        The parameters of q, which are trained with the others.
+        The parameters of q, which are trained together with the other parameters.
     likelihood : number, parameter, AbstractNoise or AbstractLikelihood
         The distribution p(y | f). A number or a parameter is the variance of Gaussian noise.
     """
@@ -136,7 +136,7 @@ class SparseGP(AbstractGP):
 
     @property
     def noise(self) -> AbstractNoise:
-        """The noise model of the likelihood. AttributeError if it has no noise."""
+        """The noise model of the likelihood. Raises AttributeError for likelihoods without noise."""
         return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
     def process(self) -> InducingProcess | DecoupledProcess:
@@ -145,7 +145,7 @@ class SparseGP(AbstractGP):
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:
-    """Return trainable and fixed parts; `hold_variances` fixes both variances."""
+    """Return trainable and fixed parts. `hold_variances` also fixes both variances."""
     mask = trainable_mask(gp)
     if hold_variances:
         held = jax.tree.map(lambda _: False, (gp.noise.level, gp.variance))
@@ -160,7 +160,7 @@ def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple
 
 
 def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> tuple[float, float]:
-    """Return the bounds of `parameter` within `widest`, or its value twice if frozen."""
+    """Return the bounds of `parameter` within `widest`; if frozen, (value, value)."""
     if isinstance(parameter, Frozen):
         return float(parameter), float(parameter)
     lower, upper = getattr(parameter, "lower", 0.0), getattr(parameter, "upper", math.inf)
@@ -168,7 +168,7 @@ def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> t
 
 
 def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
-    """Return the parameter with a new value inside its bounds, or a frozen one unchanged."""
+    """Return the parameter with a new value inside its bounds; if frozen, unchanged."""
     if isinstance(parameter, Frozen):
         return parameter
     lower = float(getattr(parameter, "lower", 0.0))

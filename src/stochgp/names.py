@@ -12,12 +12,12 @@ T = TypeVar("T")
 Part = TypeVar("Part", bound=type)
 _LISTED = 8
 AS_VALUES = ("likelihood", "solver", "learner")  # kinds whose registered classes are instantiated
-PART = "part"  # kind of registered classes without a setting, such as networks
+PART = "part"  # kind of registered classes that no setting names, such as networks
 REGISTERED: dict[str, dict[str, Any]] = {}  # kind → name → the registered class or value
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
-    """Return `table[name]` or a registered part. ValueError with suggestions if unknown."""
+    """Return `table[name]` or a registered part. Unknown names raise ValueError with a hint."""
     table = {**table, **REGISTERED.get(what, {})}
     if name in table:
         return table[name]
@@ -72,14 +72,14 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
     | `learners.AbstractLearner` | `learner="cosine"` | `Cosine()` |
     | `estimators.GPEstimator` | `stochgp fit --model cosine` | `Cosine(**settings)` |
 
-    The options of `init` are `key` and `dtype`. Models with registered classes can be saved, including other
-    dataclasses and Equinox modules. Register the class again before you load a model; the command line does
-    so with `--with FILE.py`. Raises ValueError if another class has the name.
+    The options of `init` are `key` and `dtype`. Models with registered classes can be saved; the classes may
+    also be other dataclasses and Equinox modules. Register the class again before you load such a model (on
+    the command line: `--with FILE.py`). Raises ValueError if another class has the name.
 
     Parameters
     ----------
     name : str or None
-        The name of the class; None = `__name__`.
+        The name of the class. None means `__name__`.
     """
 
     def registered(part: Part) -> Part:
@@ -95,7 +95,7 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 
 
 def load_code(sources: Sequence[str] | None) -> None:
-    """Run Python files (.py) once, or import modules. ValueError if one does not exist."""
+    """Run Python files (.py) once, or import modules. Raises ValueError for a missing source."""
     for source in sources or ():
         path = Path(source).resolve()
         if not (path.exists() if source.endswith(".py") else importlib.util.find_spec(source)):

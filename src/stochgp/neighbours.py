@@ -14,7 +14,7 @@ from stochgp.kernels import dense
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
-EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, tree searches have this default slack
+EXACT_ROWS, SLACK = 100_000, 0.5  # with more rows, the default slack of tree searches is SLACK
 NONE = -1  # index of a missing neighbour
 LEAF_ROWS = 32  # rows per leaf of a tree
 MAX_DIRECTIONS = 8.0  # maximum intrinsic dimension for a tree
@@ -33,22 +33,22 @@ class Neighbours:
     """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
 
     The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`, coordinates in
-    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, it finds the
-    nearest 4k rows for each term and returns the best k. A kernel without `places`, such as the Tanimoto
-    kernel, is evaluated for all pairs. If the rows have at most 8 independent directions (`directions`), the
-    search uses a k-d tree, else all distances. Up to 100,000 rows, it is exact for a single kernel term.
+    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, the search finds
+    the nearest 4k rows for each term and returns the best k. Kernels without `places`, such as the Tanimoto
+    kernel, are evaluated for all pairs. If the rows have at most 8 independent `directions`, the search uses
+    a k-d tree, otherwise all distances. With at most 100,000 rows and one kernel term, the search is exact.
 
     Raises ValueError if there are no rows or if values are not finite.
 
     Parameters
     ----------
     X : array [N, D]
-        The rows; do not change them later. Without a kernel, standardise the inputs first.
+        The rows, which must not change later. Without a kernel, standardise the inputs first.
     kernel : AbstractKernel or None
-        The kernel of the correlation; None = Euclidean distance.
+        The kernel of the correlation. None means Euclidean distance.
     slack : float or None
-        A tree may return rows that are (1 + slack) times as far as the nearest rows. None = 0 up to 100,000
-        rows, else 0.5.
+        A tree may return rows up to (1 + slack) times as far as the nearest rows. None: 0 for at most
+        100,000 rows, else 0.5.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):
@@ -95,7 +95,7 @@ class Neighbours:
     def others(
         self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"] | None = None
     ) -> Int32[np.ndarray, "P k"]:
-        """Return the k nearest other rows of each row, outside its group; −1 if there are too few."""
+        """Return the k nearest rows of each row outside its group; −1 for missing neighbours."""
         found = np.full((len(rows), k), NONE, np.int32)
         todo, width = np.arange(len(rows)), min(k + 1, self.size)
         while len(todo):
@@ -181,8 +181,8 @@ def earlier_rows(
 ) -> Int32[np.ndarray, "P k"]:
     """Return k highly correlated rows among the rows before each position of `order`.
 
-    The most correlated row is first; −1 replaces missing rows. At positions 2^j to 2^(j+1) − 1, the search
-    covers only the first 2^j rows, but at positions below 256 all earlier rows.
+    The most correlated row is first; −1 replaces missing rows. For positions from 2^j to 2^(j+1) − 1, the
+    search covers only the first 2^j rows; for positions below 256, it covers all earlier rows.
     """
     found = np.full((len(positions), k), NONE, np.int32)
     level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL - 1)

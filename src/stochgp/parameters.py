@@ -30,7 +30,7 @@ SMALL = 1 << 16  # maximum size of arrays converted on the host
 
 
 class AbstractParameter(eqx.Module):
-    """A parameter with a constrained `value`; it converts to a NumPy array or a float."""
+    """A parameter with a constrained `value`, which converts to a NumPy array or a float."""
 
     @property
     @abc.abstractmethod
@@ -52,7 +52,7 @@ class AbstractParameter(eqx.Module):
 
     @property
     def known(self) -> np.ndarray:
-        """The value as a NumPy array; not for traced parameters."""
+        """The value as a NumPy array; not available for traced parameters."""
         with jax.enable_x64(True):  # keeps float64
             return np.asarray(self.value)
 
@@ -92,7 +92,7 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """A parameter with lower + (upper − lower) / (1 + exp(−raw)). Create it with `bounded`."""
+    """A parameter lower + (upper − lower) / (1 + exp(−raw)). Create it with `bounded`."""
 
     raw: Float[Array, "..."]  # log((value − lower)/(upper − value))
     lower: float = eqx.field(static=True)
@@ -108,7 +108,7 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """An array or a module that does not train: its gradients are 0.
+    """An array or a module that is not trained: gradients are 0.
 
     A frozen callable can still be called: `frozen(network)(x)`.
     """
@@ -137,7 +137,7 @@ def positive(
     Parameters
     ----------
     value, lower, dtype : number, list or array; float; dtype or None
-        The value (any shape), its lower bound, its dtype. None = the dtype of a floating array, or float32.
+        The value (any shape), its lower bound, its dtype. None: the dtype of a floating array, else float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -162,7 +162,7 @@ def bounded(
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise ValueError(
-            f"the bounds are ({lower}, {upper}); they must be finite, the first below the second"
+            f"the bounds are ({lower}, {upper}); the bounds must be finite, and the first must be below the second"
         )
     value = _as_array(value, dtype)
     _check_inside(value, lower, upper)
@@ -171,12 +171,12 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Freeze a number, an array, a parameter or any module, so that it does not train.
+    """Freeze a number, an array, a parameter or any module: learning does not change it.
 
     Parameters
     ----------
     value : Any
-        Numbers and lists become float32 arrays; floating arrays keep their dtype; a parameter is its value.
+        Numbers and lists become float32 arrays. Floating arrays keep their dtype. Parameters become values.
     """
     if isinstance(value, Frozen):
         return value
@@ -186,7 +186,7 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """Convert a number or array to a `Positive` parameter. ValueError if it is not positive.
+    """Convert a positive number or array to a `Positive` parameter. Others raise ValueError.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
 
 def slope_of(parameter: AbstractParameter) -> np.ndarray | None:
-    """Return the derivative of the value in `raw` (float64, at least 1-d); None if frozen."""
+    """Return d value / d `raw` in float64 with at least one dimension; None if frozen."""
     if isinstance(parameter, Frozen):
         return None
     value = np.atleast_1d(np.asarray(parameter, np.float64))
@@ -257,7 +257,7 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """Convert every floating array of a tree, including frozen ones, to `dtype`."""
+    """Convert all floating arrays of a tree, including frozen arrays, to `dtype`."""
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:

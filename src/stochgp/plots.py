@@ -49,13 +49,13 @@ def evaluation_report(
     found : distribution
         The predictive distribution of y.
     model : fitted regressor or None
-        A model with a method `predict_distribution`; None = no panels of inputs.
+        A model with a method `predict_distribution`. None: no panels of inputs.
     X : array [N, D], data frame or None
         Input rows for `model`; not used without a model.
     names : sequence of D str
-        Names of the inputs; () = the names in a data frame, or numbers for an array.
+        Names of the inputs. (): the column names of a data frame, or column numbers of an array.
     quantity, unit : str
-        Name and unit of the targets for the axes; "" = no unit.
+        Name and unit of the targets on the axes; "" means no unit.
     """
     n_columns = 2 if model is None else 3
     figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
@@ -100,8 +100,8 @@ class _Display:
 class PITDisplay(_Display):
     """Density of the PIT values (`metrics.pit`). Calibrated predictions have the density 1.
 
-    About 19 of 20 bins are then within the dotted lines. If standard deviations are too small, the density
-    is high at both ends. If they are too large, it is high in the middle.
+    For calibrated predictions, about 19 of 20 bins end within the dotted lines. With too small standard
+    deviations, the density is high at both ends; with too large standard deviations, in the middle.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -121,9 +121,9 @@ class PITDisplay(_Display):
 
 
 class CoverageDisplay(_Display):
-    """Coverage minus level of central 50, 80, 95 and 99 % intervals, in percent of the rows.
+    """Share of rows inside a central interval minus its level, in percentage points.
 
-    Bars show ± 2 standard errors of a calibrated model.
+    The levels are 50, 80, 95 and 99 %. Bars show ± 2 standard errors of a calibrated model.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -134,17 +134,17 @@ class CoverageDisplay(_Display):
             style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "va": "center"}
             axes.annotate(f"{100 * share:.1f} %", (at, 100 * (share - level)), (9, 0), **style)
         axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
-        names = "level of the interval", "coverage minus level (% of the rows)"
+        names = "level of the interval", "coverage − level (percentage points)"
         draw_labels(axes, "Coverage of central intervals", *names)
         axes.set_xticks(range(len(shares)), [f"{100 * level:.0f} %" for level in shares])
         axes.set_xlim(-0.6, len(shares) - 0.2)
 
 
 class ErrorDisplay(_Display):
-    """Root mean square errors against predicted standard deviations.
+    """Root mean square error against predicted standard deviation, for groups of rows.
 
-    Rows are sorted by standard deviation and divided into up to 20 equal groups. Rows with infinite standard
-    deviation are not shown. Bars show ± 2 standard errors. Calibrated predictions are on the diagonal.
+    Rows are sorted by standard deviation and divided into at most 20 equal groups; infinite ones are omitted.
+    Bars show ± 2 standard errors. Points of calibrated predictions are close to the diagonal.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -170,9 +170,9 @@ class ErrorDisplay(_Display):
 def draw_dependence(
     axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
 ) -> None:
-    """Draw the mean prediction against one input, with bands of 80 and 95 %.
+    """Draw the mean prediction as a function of one input, with 80 % and 95 % bands.
 
-    The input varies from its 2 % to its 98 % quantile; the other inputs keep their values. Mean and predicted
+    The input varies from its 2 % to its 98 % quantile; other inputs keep the values in X. Means and predicted
     quantiles, noise included, are averaged over at most 200 rows. At most 12 categories or dates are drawn.
 
     Parameters
@@ -180,7 +180,7 @@ def draw_dependence(
     axes, model, X, column : matplotlib Axes, fitted regressor, array [N, D] or data frame, int
         The axes; a model with a method `predict_distribution`; input rows; the index of the input.
     name, quantity : str
-        Axis labels for the input ("" = its number) and for the targets.
+        Axis labels for the input ("" means the number of the input) and for the targets.
     """
     rows = some_rows(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
@@ -202,14 +202,14 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Draw predicted against actual values; with over 2,000 rows, only the central 99.8 %.
+    """Draw predicted against actual values; for over 2,000 rows, only the central 99.8 %.
 
     Parameters
     ----------
     axes, y, mean : matplotlib Axes, array [N], array [N]
         The axes, held-out targets, and their predictions.
     quantity, unit : str
-        Name and unit of the targets for the axes; "" = no unit.
+        Name and unit of the targets on the axes; "" means no unit.
     """
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     low, high = np.percentile([y, mean], _DRAWN if len(y) > _DENSE else (0, 100))

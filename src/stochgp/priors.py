@@ -7,7 +7,7 @@ with E r_l r_lᵀ = I, and of random signs ξ_h = ±1 of hashes gives a term two
 
     √v · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)].
 
-Lengths of frequencies are stratified. Purely linear terms have exact features if these are few enough.
+Lengths of frequencies are stratified. Purely linear terms use exact features if few features suffice.
 Sources: Rahimi and Recht (2007); Yu et al. (2016) for directions; Kar and Karnick (2012) for linear forms.
 """
 
@@ -65,7 +65,7 @@ class Term(NamedTuple):
 class PriorFunctions(eqx.Module):
     """S differentiable functions f_s(x) = φ(x)·w_s with w_s ~ N(0, I): X [N, D] ↦ [N, S].
 
-    Each of G groups of functions has its own random features φ. Create it with `prior_functions`.
+    Each of G groups of functions has its own random features φ. `prior_functions` creates the object.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # possibly frozen
@@ -116,8 +116,8 @@ def prior_functions(
 ) -> PriorFunctions:
     """Draw `n_samples` functions from GP(0, kernel) with the present hyperparameters.
 
-    Over random keys, a draw has the mean 0 and the covariance k. Frequencies are drawn for the present value
-    of `alpha` of a rational quadratic kernel. Raises TypeError for a kernel without random features, and
+    Over random keys, draws have the mean 0 and the covariance k. For a rational quadratic kernel, frequencies
+    are drawn for the present value of `alpha`. Raises TypeError for a kernel without random features, and
     ValueError if `n_features` is too small or if `n_samples` or `group` is below 1.
 
     Parameters
@@ -125,7 +125,7 @@ def prior_functions(
     kernel, n_inputs, n_samples : kernel, int, int
         A kernel of stochgp or another `AbstractStationary`; the number of inputs; the number of functions.
     n_features, group : int
-        Maximum number of features, which the terms share; maximum number of functions with the same features.
+        Maximum number of features of all terms together; maximum number of functions with the same features.
     key, dtype : PRNG key, dtype
         The random key; the dtype of features and weights.
     """
@@ -147,7 +147,7 @@ def spread_values(
 ) -> Float[Array, "N S"]:
     """Return inner products of prior functions with inducing functions of other widths at X.
 
-    The kernel is RBF with lengthscales ℓ_d; `log_scales` are log c_d. Inducing functions have the widths
+    The kernel is RBF with lengthscales ℓ_d; `log_scales` contains log c_d. Inducing functions have the widths
     ℓ_d c_d, so features of frequency ω are multiplied by Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4).
     """
     kernel = value_of(functions.kernel)
@@ -168,7 +168,7 @@ class Draw(NamedTuple):
     """Random numbers for the F features of a term."""
 
     directions: tuple[Array, ...]  # r_l [A, F] of each linear factor with A inputs
-    frequencies: Any  # None or [ΣA, F] for all waves, in turns (1 turn = 2π)
+    frequencies: Any  # [ΣA, F] for all waves (or None), in turns (1 turn = 2π)
     hashes: tuple[
         Any, ...
     ] = ()  # F keys [F, 2] per hashed factor; `_drawn` replaces them with random numbers
@@ -185,7 +185,7 @@ def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tupl
 
 
 def _stacked(parts: Sequence[Any], dtype: Any) -> Array:
-    """Stack arrays along a new first axis, floating ones in `dtype`."""
+    """Stack arrays along a new first axis, with floating arrays in `dtype`."""
     dtype = dtype if jnp.issubdtype(parts[0].dtype, jnp.floating) else parts[0].dtype
     return on_device(np.stack(parts), dtype)
 
@@ -291,7 +291,7 @@ def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[
 
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
-    """Return the terms of a kernel at the rows X. TypeError if it has no random features."""
+    """Return terms of a kernel at rows X. Raises TypeError if it has no random features."""
     kernel = value_of(kernel)
     linear, waves, scales, hashed, packed = (), (), (), (), ()
     match kernel:
@@ -337,7 +337,7 @@ def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Floa
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:
-    """Divide `n_features` among terms that need these numbers (None = any even number).
+    """Divide `n_features` among terms that need these numbers (None: any even number).
 
     Raises ValueError if a term would get no feature.
     """

@@ -9,22 +9,22 @@ from jaxtyping import Array, Float
 class RESULTS(enum.Enum):
     """Reasons for the end of a fit or a solve. The values are messages."""
 
-    successful = "all planned steps were taken and the criterion has converged"
+    successful = "all planned steps were taken, and the criterion has converged"
     not_settled = "all planned steps were taken, but the criterion was still changing: more epochs may help"
     tolerance_reached = "the residual, measured on all rows, is within the tolerance"
     steps_exhausted = (
-        "the planned steps were taken, but the residual is above the tolerance: more steps, a larger noise variance or "
-        "shorter lengthscales would help. The best solution found was kept"
+        "all planned steps were taken, but the residual is above the tolerance: more steps, a larger noise variance or "
+        "shorter lengthscales would help. The best solution was kept"
     )
     precision_reached = (
-        "the residual stopped falling above the tolerance: the floating-point precision does not allow more for a noise variance "
-        "as small as this. The best solution found was kept"
+        "the residual stopped decreasing before it reached the tolerance, because the noise variance is too small for the "
+        "floating-point precision. The best solution was kept"
     )
     time_limit = "the time limit ended the run; the best state so far was kept"
-    interrupted = "an interrupt ended the run; the best state so far was kept"
+    interrupted = "Ctrl-C ended the run; the best state so far was kept"
     stopped = "the callback ended the run; the best state so far was kept"
     diverged = (
-        "the run diverged repeatedly, even with much smaller steps: an input may have a huge scale, or the noise may be too small."
+        "the run diverged repeatedly, even with much smaller steps: the values of an input may be huge, or the noise variance too small."
         " The best earlier state was kept"
     )
 
@@ -57,7 +57,7 @@ class ExactNLML(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """The result of `learning.fit`. Losses are per row, for the targets of the learner.
+    """The result of `learning.fit`. Losses are per row, and for targets in the learner's units.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class FitResult(NamedTuple):
     history, seconds : list of dict, float
         Entries for trials of rates and evaluations; the duration, including time before a checkpoint.
     plan, held_out_rows, state : StepPlan, int, Any
-        Planned batches and steps; number of held-out rows; the last state of the learner for updates, or
-        None if it does not belong to the returned model.
+        Planned batches and steps; number of held-out rows; the learner's last state for updates (None if
+        that state does not belong to the returned model).
     """
 
     gp: Any
@@ -86,12 +86,12 @@ class FitResult(NamedTuple):
 
     @property
     def nlml(self) -> float:
-        """The exact NLML per row. AttributeError if it is unknown."""
+        """The exact NLML per row. Raises AttributeError if the NLML is unknown."""
         return self.evidence.nlml
 
     @property
     def spectrum(self) -> Any:
-        """The moments of all rows in their eigenbasis. AttributeError if unknown."""
+        """The moments of all rows in their eigenbasis. Raises AttributeError if unknown."""
         return self.evidence.spectrum
 
 
@@ -107,9 +107,9 @@ class Solution(NamedTuple):
     n_steps, epochs, seconds : int, float, float
         Steps (1 for a direct solver), passes over the rows of A including checks, and the duration.
     history : list of dict
-        An entry with an estimated residual for every epoch, and one for every measured residual.
+        One entry for each epoch, with an estimated residual; one entry for each measured residual.
     jitter : float
-        The number added to the diagonal of A, or of its blocks, for a factorisation; 0 = none.
+        The number added to the diagonal of A, or of blocks of A, for a factorisation; 0 if not needed.
     """
 
     value: Float[Any, "N S"]

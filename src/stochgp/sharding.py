@@ -1,6 +1,6 @@
-"""Placement of arrays: rows are divided among devices, other arrays are copied to all.
+"""Placement of arrays: rows are divided among devices; each device has the other arrays.
 
-All processes call the same functions in the same order. Inside `together`, they use values of process 0.
+All processes call the same functions in the same order. Inside `together`, all use values of process 0.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def mesh_of(setting: Any) -> Mesh | None:
     """Return a mesh of the first `setting` devices, of all devices for "all", or None.
 
-    Each process has equally many devices. Raises ValueError for an invalid number, TypeError for other types.
+    Processes have equally many devices. Raises ValueError for an invalid number, TypeError for other types.
     """
     if setting is None:
         return None

@@ -49,7 +49,7 @@ class AbstractTransform(eqx.Module):
 
     @property
     def raw(self) -> list[float]:
-        """The parameters as unconstrained numbers; none by default."""
+        """The parameters as unconstrained numbers; by default, no parameters."""
         return []
 
     def from_raw(self, raw: Any) -> "AbstractTransform":
@@ -175,12 +175,12 @@ class Anchored(AbstractTransform):
         return self.inner.raw
 
     def from_raw(self, raw: Any) -> "Anchored":
-        """Return the transform with other parameters that maps both anchors to the same values."""
+        """Return the transform with new parameters. It maps both anchors to the same values."""
         return _through(self.inner.from_raw(raw), self.center, self.scale, namespace(raw))
 
 
 def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
-    """Return T that maps median ∓ half the interquartile range of the targets y to ∓0.6745."""
+    """Return T that maps the median of y ∓ half the interquartile range of y to ∓0.6745."""
     if not inner.raw:
         return inner
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])

@@ -16,7 +16,7 @@ _BAR: ContextVar["ProgressBar | None"] = ContextVar("bar", default=None)
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Suppress `warn` inside the context, also in threads started from it."""
+    """Suppress `warn` inside the context, also in threads started in the context."""
     token = _SILENT.set(True)
     try:
         yield
@@ -42,8 +42,8 @@ def say(verbose: Any, text: str) -> None:
 class ProgressBar:
     """A progress line on stderr: the current part of a fit, elapsed and remaining seconds.
 
-    With `verbose` "auto", the line appears after 3 s on a terminal or in a notebook. With 0 it never appears,
-    with other values immediately. If stderr is a file, a new line is written every 5 s.
+    If `verbose` is "auto", the line appears after 3 s on a terminal or in a notebook. If it is 0, the line
+    never appears; otherwise it appears immediately. If stderr is a file, a new line is written every 5 s.
     """
 
     def __init__(self, verbose: Any):

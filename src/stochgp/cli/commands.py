@@ -79,32 +79,32 @@ def fit(
     ----------
     source
         A .csv, .tsv (also with .gz), .parquet or .feather file, a folder of such files, or - for CSV text
-        from standard input. Folders and large files are read in blocks: a hash of its values then decides
-        whether a row is a test row, and a feature model learns from a random sample of rows.
+        from standard input. Folders and large files are read in blocks. For blocks, a hash of the values of
+        a row decides whether it is a test row, and a feature model learns from a random sample.
     target
         The target column.
     inputs
         The input columns, separated by commas: A,B. The default is all columns except the target.
     ignore
-        Columns that are not inputs: A,B. They are optional in the data for predict.
+        Columns that are not inputs: A,B. The data for predict may lack these columns.
     model
         auto: a weighted average of a kernel GP, linear regression and trees. kernel: a GP that uses all
         rows. feature: a GP with a network or random features. sparse: a GP with inducing points.
     task
-        numbers, classes or auto. With auto, models auto and sparse classify if the target is boolean, or text
-        with at most 50 values that are mostly neither numbers nor dates. Other models cannot classify.
+        numbers, classes or auto. With auto, the models auto and sparse classify boolean targets, and text
+        targets with at most 50 different values unless most are numbers or dates. Others cannot classify.
     setting
         A setting of the estimator as name=value, such as --set learner=bsgd. May be repeated.
     test_fraction
-        Hold out this fraction of the rows, and print scores on them.
+        Hold out this fraction of the rows, and print scores on the held-out rows.
     weight
-        The column of frequency weights: a row with weight 2 counts twice. It is not an input.
+        The column of frequency weights, which is not an input. A row with weight 2 counts twice.
     split_by
         Columns of groups: A,B. Rows with equal values stay together in every split into training, held-out
         and test rows. The columns are also inputs unless --ignore names them.
     time_order
-        interpolate: new rows lie between the rows of DATA. forecast: new rows are later in time, so blocks of
-        time are held out. auto: forecast if dates or increasing columns give the time and the errors of
+        interpolate: new rows lie between the rows of DATA. forecast: new rows are later, so the fit holds out
+        blocks of time. auto chooses forecast if columns contain dates or increasing numbers, and errors of
         successive rows are correlated.
     checkpoint
         A file for intermediate states. After a crash, the same command continues from it.
@@ -161,7 +161,7 @@ def _left_out(
 ) -> list[str]:
     """Return the columns that are not inputs, without the target.
 
-    Raises ValueError for unknown names, for the target, for a column in both options, and without inputs.
+    Raises ValueError for unknown names, the target, a column in both options, or if no input remains.
     """
     from stochgp.tables.files import column_names
 
@@ -202,10 +202,10 @@ def _report(estimator: Any, train: Any, test: Any, source: str, out: str) -> dic
 
 
 def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: bool) -> Any:
-    """Return the estimator for these options; `plain` are defaults of settings."""
+    """Return the estimator for these options. `plain` contains default settings."""
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
-        raise ValueError(f"--task classes: {model} models do not classify; use --model auto or sparse")
+        raise ValueError(f"--task classes: --model {model} cannot classify; use --model auto or sparse")
     kind = getattr(stochgp, _CLASSIFIERS[model] if classify else own) if isinstance(own, str) else own
     return kind(**plain | parse_settings(setting, kind))
 
@@ -290,7 +290,7 @@ def evaluate(
 ) -> None:
     """Print scores of a model on DATA: n, rmse, nlpd, crps and coverage_95.
 
-    Observations include the noise. For a classifier, the scores are n, accuracy and log_loss.
+    nlpd, crps and coverage_95 include the noise. For a classifier: n, accuracy and log_loss.
 
     Parameters
     ----------
@@ -298,12 +298,12 @@ def evaluate(
         A file from `stochgp fit`.
     source
         A table with the inputs and the target of the model, or - for CSV text from standard input. Rows
-        without a target are ignored, and their number is printed.
+        without a target are ignored; a warning gives the number of these rows.
     target
-        The target column, if its name differs from the one at fit.
+        The target column, if its name differs from the name of the target at fit.
     report
-        A .png, .pdf or .svg file for plots of PIT values, coverage, errors against standard deviations, and
-        the dependence on the two most important inputs.
+        A .png, .pdf or .svg file for four kinds of plots: PIT values, coverage, errors against standard
+        deviations, and the dependence of predictions on the two most important inputs.
     """
     load_code(code)
     from stochgp.cli import rows
@@ -315,7 +315,7 @@ def evaluate(
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     if name is None:
-        raise ValueError("the model has no name of a target: set --target")
+        raise ValueError("the model does not store the name of its target: set --target")
     if report is not None and hasattr(estimator, "classes_"):
         raise ValueError("--report: plots are not available for classes")
     if report is not None and rows.is_large(source, estimator.memory_limit):
@@ -330,7 +330,7 @@ def evaluate(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; None = arguments of the process."""
+    """Run one command and return its exit code. None: use the arguments of the process."""
     if arguments is not None:
         return _run(arguments)
     code = _run(sys.argv[1:])

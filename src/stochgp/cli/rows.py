@@ -27,7 +27,7 @@ from stochgp.tables.molecules import is_packed
 from stochgp.tables.targets import holds_classes
 from stochgp.warning import warn
 
-MAX_SHARE = 0.1  # share of the free memory; larger tables are read in blocks
+MAX_SHARE = 0.1  # maximum share of the free memory; larger tables are read in blocks
 # Bytes in memory, including the matrix of numbers, per byte of the (uncompressed) file.
 EXPANSION = {".parquet": 5}
 DEFAULT_EXPANSION = 3
@@ -67,7 +67,7 @@ def divided(
 ) -> tuple[tuple[Any, Any], Any, bool]:
     """Return X and y for `fit`, the test rows or None, and True if the targets are classes.
 
-    With `options` for `FileSource.of`, or for large files, the rows are a `FileSource`, else a table.
+    With `options` (for `FileSource.of`), and for large files, X is a `FileSource`, else a table.
     """
     is_of_molecules = "tanimoto" in (getattr(estimator, "kernel", None), getattr(estimator, "features", None))
     if any(options.values()) and is_of_molecules:
@@ -111,14 +111,14 @@ def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -
         yield from replace(rows or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
-            f"{source}: the type of column {narrow.name!r} differs from its first rows and from the fit"
+            f"{source}: the type of column {narrow.name!r} differs from the type in the first rows and at fit"
         ) from None
 
 
 def labelled_parts(
     estimator: Any, source: str, target: str, aside: data.FileSource | None = None
 ) -> Iterator[tuple[Labelled, Block]]:
-    """Yield the rows of DATA or `aside` that have a target; warn about other rows."""
+    """Yield the rows of DATA or `aside` that have a target. Warn about other rows."""
     n_rows, dropped = 0, list[int]()
     for block in with_targets(parts_of(source, estimator, aside), target, estimator.missing, dropped):
         with block.placing():
@@ -126,7 +126,7 @@ def labelled_parts(
         n_rows += len(part[1])
         yield part, block
     if (n_left := sum(dropped)) and aside is None:
-        warn(f"{n_left} of {n_rows + n_left} rows have no usable target and are not scored")
+        warn(f"{n_left} of {n_rows + n_left} rows have no usable target and do not count in the scores")
 
 
 def mean_scores(estimator: Any, parts: Iterable[tuple[Labelled, Block]], source: str) -> dict[str, float]:
@@ -213,7 +213,7 @@ def scores(estimator: Any, inputs: Any, targets: Any) -> dict[str, float]:
 
 
 def picture(estimator: Any, inputs: Any, targets: Any) -> Any:
-    """Return plots of a regressor's predictions, for fingerprints without those of inputs."""
+    """Return plots of predictions of a regressor; for fingerprints, without plots of inputs."""
     fitted = estimator._fitted
     X = estimator._read(_inputs_of(estimator, inputs))  # noqa: SLF001  # the same rows as in `predict`
     found, packed = fitted.distribution(X), is_packed(fitted.encoder)
@@ -241,7 +241,7 @@ def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> d
 
 
 def parsed_quantiles(text: str | None) -> list[float]:
-    """Parse numbers separated by commas. ValueError unless they are between 0 and 1."""
+    """Parse numbers separated by commas. Raises ValueError unless all are between 0 and 1."""
     try:
         found = [float(part) for part in text.split(",")] if text else []
     except ValueError:

@@ -15,12 +15,12 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.warning import silent, warn
 
 HELD = 1 << 19  # maximum number of values in memory per chunk of rows
-ARRAYS = 16  # arrays in memory during a search for quantiles
+ARRAYS = 16  # number of arrays in memory during a search for quantiles
 # Integrals over y are split at the quantiles of these probabilities and of 1 minus them.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # Gauss–Legendre nodes per piece of an integral
-MAX_STEPS = 200  # steps of the root search; Newton's method needs five to ten
-MAX_SHOWN = 3  # rows in a representation
+MAX_STEPS = 200  # maximum steps of the root search; Newton's method needs five to ten
+MAX_SHOWN = 3  # maximum number of rows in a representation
 CLOSE = 1e-13  # relative tolerance of probabilities and of brackets of a root
 
 PerRow = Float64[np.ndarray, " N"]
@@ -30,9 +30,9 @@ Points = Float64[np.ndarray, "N Q"]
 class AbstractDistribution(eqx.Module):
     """The distribution of one observation at each of N rows.
 
-    `y` is a number for all rows, an array [N], or an array [N, Q] with Q points per row. Results have
-    the shape of `y`, or [N] if `y` is a number. Subclasses implement the methods that begin with an
-    underscore, for points [N, Q]. Every array in a field has N rows.
+    Methods accept `y` as a number for all rows, an array [N], or an array [N, Q] of Q points per row.
+    Results have the shape of `y`, or [N] if `y` is a number. Subclasses implement the methods whose names
+    begin with an underscore, for points [N, Q]. Every array in a field has N rows.
     """
 
     # Bypass Equinox, which would create a pytree for each method call.
@@ -45,10 +45,10 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def mean(self) -> PerRow:
-        """The mean of each row, or the median with a warning if no mean exists within `limits`."""
+        """The mean of each row. If no mean exists within `limits`: the median, with a warning."""
         low, high = self.limits
         if self.tail_index <= 1:
-            warn("these distributions have no mean: medians replace it", stacklevel=2)
+            warn("these distributions have no mean: medians replace the mean", stacklevel=2)
             return np.clip(self.quantile(0.5), low, high)
         mean = self._moment(0)
         if (outside := (mean < low) | (mean > high)).any():
@@ -59,7 +59,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def std(self) -> PerRow:
-        """The standard deviation of each row, at most the width of `limits`; inf if none exists."""
+        """The standard deviation of each row, at most the width of `limits`; inf if undefined."""
         (low, high), std = self.limits, np.full(self.n_rows, math.inf)
         if self.tail_index > 2:
             std = self._moment(1)
@@ -69,7 +69,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def tail_index(self) -> float:
-        """Moments of a lower order than `tail_index` exist; it is ∞ if all moments exist."""
+        """Order below which all moments exist; ∞ if all moments exist."""
         base = getattr(self, "base", None)
         return math.inf if base is None else base.tail_index
 
@@ -90,11 +90,11 @@ class AbstractDistribution(eqx.Module):
         return self.is_discrete
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the distribution of some rows; `rows` is a slice, row numbers or a mask."""
+        """Return the distributions of some rows: a slice, row numbers or a mask."""
         return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) else leaf, self)
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
-        """Return the distribution of scale · y + shift; ValueError for counts, classes, Warped."""
+        """Return the distribution of scale · y + shift. Raises ValueError if not available."""
         raise ValueError(f"{type(self).__name__} cannot be rescaled to {scale} · y + {shift}")
 
     @abc.abstractmethod
@@ -102,7 +102,7 @@ class AbstractDistribution(eqx.Module):
 
     @abc.abstractmethod
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        """Return P(Y ≤ y) and P(Y > y), each accurate even if it is small."""
+        """Return P(Y ≤ y) and P(Y > y), accurate even for small probabilities."""
 
     @abc.abstractmethod
     def _quantile(self, p: Points) -> Points: ...
@@ -131,7 +131,7 @@ class AbstractDistribution(eqx.Module):
         return self._breaks(np.broadcast_to(p, (self.n_rows, len(p))))
 
     def _smooth_tails(self, y: Points) -> tuple[Points, Points]:
-        """Return `_tails` for integrals; counts override it with a continuous interpolation."""
+        """Return `_tails` for integrals; for counts, a continuous interpolation of `_tails`."""
         return self._tails(y)
 
     def _integrals(
@@ -149,7 +149,7 @@ class AbstractDistribution(eqx.Module):
         return below + above
 
     def _squares(self, y: Points) -> tuple[Points, Points]:
-        """Return ∫ F² dt up to y and ∫ (1 − F)² dt from y, split at `_breaks`."""
+        """Return ∫ F² dt up to y, and ∫ (1 − F)² dt from y on; both are split at `_breaks`."""
         breaks = self._own_breaks()
         squares = lambda t, below, above: [below**2, above**2]
         under, over = self._integrals(breaks[:, :-1], breaks[:, 1:], squares)
@@ -172,7 +172,7 @@ class AbstractDistribution(eqx.Module):
         return m + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
     def _from(self, m: Points, breaks: Points) -> list[Points]:
-        """Return E[Y − m] and E[(Y − m)²], integrals of 1 − F above m and of F below m."""
+        """Return E[Y − m] and E[(Y − m)²] from integrals of 1 − F above m and of F below m."""
         tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
         parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
         found = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
@@ -201,7 +201,7 @@ class AbstractDistribution(eqx.Module):
 
     @property
     def var(self) -> PerRow:
-        """The variance of each row, inf if none exists."""
+        """The variance of each row; inf if undefined."""
         return self.std**2
 
     @property
@@ -218,7 +218,7 @@ class AbstractDistribution(eqx.Module):
         return self.quantile(p)
 
     def rvs(self, size: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw `size` observations per row, [N, size]; [N] if `size` is 1. See `sample`."""
+        """Draw `size` observations per row: [N, size], or [N] if `size` is 1. See `sample`."""
         found = self.sample(random_state, size)
         return found[:, 0] if size == 1 else found
 
@@ -247,14 +247,14 @@ class AbstractDistribution(eqx.Module):
         return self._at(lambda part, y: np.minimum(part._tails(y)[0], 1.0), y, (0.0, 1.0))
 
     def sf(self, y: Any) -> np.ndarray:
-        """Return P(Y > y) = 1 − cdf(y), accurate even if it is small."""
+        """Return P(Y > y) = 1 − cdf(y), accurate even for small probabilities."""
         return self._at(lambda part, y: np.minimum(part._tails(y)[1], 1.0), y, (1.0, 0.0))
 
     def pit(self, y: Any, seed: int = 0) -> np.ndarray:
         """Return the probability integral transform F(y), uniform for calibrated predictions.
 
-        For counts, classes and point masses, return P(Y < y) + V P(Y = y). V is uniform on [0, 1] and drawn
-        with `seed` (Czado, Gneiting and Held 2009).
+        For counts, classes and point masses, return P(Y < y) + V P(Y = y). Random numbers V are uniform on
+        [0, 1] and drawn with `seed` (Czado, Gneiting and Held 2009).
         """
         found = self.cdf(y)
         if not self.has_masses:
@@ -290,7 +290,7 @@ class AbstractDistribution(eqx.Module):
         return self._draw(generator, n)
 
     def _at(self, evaluate: Callable, y: Any, limits: tuple[float, float], each: int = 1) -> np.ndarray:
-        """Call `evaluate` on chunks of rows; NaN gives NaN, and −∞ and ∞ give the two `limits`."""
+        """Call `evaluate` on chunks of rows. NaN gives NaN; −∞ and ∞ give the two `limits`."""
         y = np.asarray(y, np.float64)
         if y.ndim > 2 or y.ndim > 0 and len(y) != self.n_rows:
             raise ValueError(
@@ -323,7 +323,7 @@ def inside(p: np.ndarray) -> np.ndarray:
 
 
 def once(p: np.ndarray) -> np.ndarray:
-    """Return the first row if all rows are views of it, so quantiles are computed once."""
+    """Return one row if all rows are views of one row, so that quantiles are computed once."""
     return p[:1] if p.ndim == 2 and p.strides[0] == 0 else p
 
 
@@ -335,8 +335,8 @@ def solve_increasing(
 ) -> np.ndarray:
     """Solve value(x) = 0 for x in [low, high] by Newton's method with bisection.
 
-    `value` increases in x. It is at most 0 at `low` and at least 0 at `high`, up to rounding. `start` is in
-    [low, high]; None is the middle. The value at the last step is predicted from the last two values.
+    `value` increases in x; up to rounding, value(low) ≤ 0 ≤ value(high). The search starts at `start` in
+    [low, high], or in the middle for None. The value at the last step is predicted from the last two values.
     """
     x, old = 0.5 * (low + high) if start is None else start, np.zeros(1)
     for _ in range(MAX_STEPS):

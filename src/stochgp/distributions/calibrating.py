@@ -15,16 +15,16 @@ from stochgp.distributions.transformed import Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # minimum number of rows for a recalibration or a temperature
-# Critical values of likelihood ratio tests at the 1 % level: χ² with 2 and with 1 degrees of freedom.
+# Critical values of likelihood ratio tests at the 1 % level: χ² with 2 degrees of freedom, and with 1.
 MIN_RATIO_OF_CURVE, MIN_RATIO_OF_TEMPERATURE = 9.2, 6.63
 MAX_COARSE = 0.1  # maximum share of rows with repeated, isolated targets
 NEAREST = 1e-12  # minimum distance of PIT values from 0 and 1
 Probabilities = Any  # arrays of one shape, in [0, 1]
-MAX_LOG_TEMPERATURE = 2.5  # bound of |log T|, for held-out rows without a wrong class
+MAX_LOG_TEMPERATURE = 2.5  # limit of |log T|, reached if no held-out row has a wrong class
 
 
 class PITRecalibration(eqx.Module):
-    """Recalibration of probabilities u to R(u), the distribution function of Beta(a, b).
+    """Recalibration from probabilities u to R(u), with R the distribution function of Beta(a, b).
 
     R has the density u^(a−1) (1 − u)^(b−1)/B(a, b). With a = b = 1, R changes nothing.
 
@@ -33,7 +33,7 @@ class PITRecalibration(eqx.Module):
     a, b : float
         Parameters of the beta distribution, positive.
     gain : float
-        Mean improvement of the log density per row, on the rows of the fit.
+        Mean improvement of the log density per row, on the rows used for the fit.
     """
 
     lower: ClassVar[float] = -np.inf  # lower bound of observations
@@ -49,7 +49,7 @@ class PITRecalibration(eqx.Module):
         """Fit Beta(a, b) to the PIT values of n held-out rows by maximum likelihood.
 
         Returns None if twice the improvement of the log likelihood is at most 9.2. Raises ValueError for
-        fewer than 100 rows, or if over a tenth of the targets are repeated and far from other targets.
+        fewer than 100 rows, or if more than 10 % of the targets are repeated values far from other targets.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class PITRecalibration(eqx.Module):
             Seed of the random PIT values of counts.
         """
         y = _targets(found, y, FEWEST)
-        # A target is far if no other one is within half of the width between the quantiles Φ(−½) and Φ(½).
+        # A target is far if no other target is within half of the width between the quantiles Φ(−½) and Φ(½).
         values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
         apart = np.diff(values, prepend=-np.inf, append=np.inf)
         width = np.diff(found.quantile([0.3085, 0.6915]))[:, 0]
@@ -69,7 +69,7 @@ class PITRecalibration(eqx.Module):
         n_coarse = int(np.sum((counts[number] > 1) & is_far))
         if n_coarse > MAX_COARSE * len(y):
             raise ValueError(
-                f"{n_coarse} of {len(y)} held-out targets are repeated and far from others ({len(values)} distinct values): such targets cannot be recalibrated"
+                f"{n_coarse} of {len(y)} held-out targets are repeated values far from other targets ({len(values)} distinct values); for such targets, recalibration is not available"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
         number = len(y) if weight is None else effective_number(weight)
@@ -98,7 +98,7 @@ class PITRecalibration(eqx.Module):
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        """Return R(u) and 1 − R(u), each accurate even if it is small."""
+        """Return R(u) and 1 − R(u), accurate even for small values."""
         low = below < betaincinv(self.a, self.b, 0.5)
         a, b = np.where(low, self.a, self.b), np.where(low, self.b, self.a)
         near = np.asarray(betainc(a, b, np.where(low, below, above)))
@@ -112,9 +112,9 @@ class PITRecalibration(eqx.Module):
 class ConformalScores(eqx.Module):
     """Split conformal intervals from the PIT values of n held-out rows.
 
-    The score of a row with the PIT value u is |u − ½|. An interval is from the quantile at ½ − r to the
-    quantile at ½ + r. The number r is the k-th smallest score, with k = ⌈(n + 1) level⌉. For exchangeable
-    rows, the coverage is between level and level + 1/(n + 1), on average over rows.
+    The score of a row with the PIT value u is |u − ½|. The number r is the k-th smallest score, with
+    k = ⌈(n + 1) level⌉. An interval reaches from the quantile at ½ − r to the quantile at ½ + r. For
+    exchangeable rows, the average coverage is between level and level + 1/(n + 1).
 
     Parameters
     ----------
@@ -126,11 +126,11 @@ class ConformalScores(eqx.Module):
 
     @classmethod
     def fit(cls, found: AbstractDistribution, y: Any, *, seed: int = 0) -> "ConformalScores":
-        """Compute the scores of held-out rows; see `PITRecalibration.fit` for the parameters."""
+        """Compute the scores of held-out rows. `PITRecalibration.fit` explains the parameters."""
         return cls(np.sort(np.abs(found.pit(_targets(found, y, 1), seed) - 0.5)))
 
     def reach(self, level: float) -> float:
-        """Return the score r from 0 to ½ for a level; ValueError if the level needs more rows."""
+        """Return the score r for a level. Raises ValueError if the level needs more rows."""
         n, fewest = len(self.scores), math.ceil(level / (1 - level) - 1e-9)  # (n + 1) level ≤ n
         if n < fewest:
             raise ValueError(
@@ -154,7 +154,7 @@ class TemperatureScaling(eqx.Module):
     temperature : float
         T, positive. T = 1 changes nothing. T < 1 moves probabilities towards 0 and 1.
     gain : float
-        Mean improvement of the log probability per row, on the rows of the fit.
+        Mean improvement of the log probability per row, on the rows used for the fit.
 
     Examples
     --------
@@ -180,13 +180,13 @@ class TemperatureScaling(eqx.Module):
         found, y : Categorical, array [n]
             Predicted probabilities of the held-out rows, and their class indices.
         weight : array [n] or None
-            Weight ρ of each row, positive; together, rows count as (Σρ)²/Σρ² rows (Kish 1965). None = 1.
+            Positive weight ρ of each row (None: 1). The effective number of rows is (Σρ)²/Σρ² (Kish 1965).
         """
         y, logs = _targets(found, y, FEWEST), found.log_probabilities
         number = len(y) if weight is None else effective_number(weight)
         at = np.arange(len(y)), y.astype(np.int64)
         of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
-        if np.isfinite(of_true(0.0)):  # otherwise a true class has probability 0, for every T
+        if np.isfinite(of_true(0.0)):  # otherwise the true class of a row has probability 0, for every T
             loss = lambda raw: raw**2 / (2 * number) - of_true(raw)
             ends = (-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE)
             best: Any = scipy.optimize.minimize_scalar(loss, bounds=ends, method="bounded")
@@ -205,7 +205,7 @@ class TemperatureScaling(eqx.Module):
 
 
 def _targets(found: AbstractDistribution, y: Any, fewest: int) -> Float64[np.ndarray, " n"]:
-    """Return the targets as an array; raise ValueError for a wrong shape or too few rows."""
+    """Return the targets as an array. Raises ValueError for a wrong shape or too few rows."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
         raise ValueError(f"y must have {found.n_rows} held-out targets, but has shape {y.shape}")

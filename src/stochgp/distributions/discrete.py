@@ -9,9 +9,9 @@ from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 
 REACH, STEP = 4.2, 0.1  # end and step of the trapezoid rule in t for f = mode + s sinh t
-FAR = 9.0  # standard deviations of f that the trapezoid rule of the distribution function covers
+FAR = 9.0  # half-width of the trapezoid rule for the distribution function, in standard deviations of f
 MIN_TAIL = 1e-13  # probability that a sum over counts may omit
-MIN_MASS = 1e-280  # the density replaces smaller probabilities of counts
+MIN_MASS = 1e-280  # smaller probabilities of counts are replaced by densities
 MAX_HALF = (
     256  # counts on either side of the median that are summed one by one; integrals replace the other terms
 )
@@ -26,9 +26,9 @@ CLOSEST = 1e-15  # relative tolerance of large counts
 class Categorical(AbstractDistribution):
     """The distribution of a class c = 0, …, C − 1.
 
-    `logpdf` of any other number is −inf. `mean`, `std`, `cdf`, `quantile` and `crps` treat the class index as
-    a number. With two classes, `mean` is the probability of class 1. With more classes, these values are
-    meaningful only if the classes are ordered.
+    `logpdf` is −inf for numbers other than class indices. `mean`, `std`, `cdf`, `quantile` and `crps` treat
+    the class index as a number. With two classes, `mean` is the probability of class 1. With more classes,
+    these methods are meaningful only if the classes are ordered.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Categorical(AbstractDistribution):
 
 
 class Rounded(AbstractDistribution):
-    """A continuous distribution rounded to the nearest whole number from 0 on.
+    """A continuous distribution rounded to the nearest whole number ≥ 0.
 
     P(Y = k) = F(k + ½) − F(k − ½) and P(Y = 0) = F(½), with the distribution function F of the base.
     `logpdf` is the log probability of a count, and −inf for other numbers.
@@ -157,7 +157,7 @@ class Counts(AbstractDistribution):
     variance : array [N]
         The variance v of f.
     shape : float or None
-        The number r, positive, the same for all rows. None = Poisson.
+        The positive number r, the same for all rows. None: Poisson distribution.
     """
 
     center: PerRow
@@ -227,7 +227,7 @@ class Counts(AbstractDistribution):
         return np.exp(m[:, None] + std[:, None] * z), w / w.sum()
 
     def _small(self) -> Float64[np.ndarray, "N K"]:
-        """Return F(0), …, F(K − 1), up to the count at which all F are 1, with K ≤ 512."""
+        """Return F(0), …, F(K − 1), where K ≤ 512 ends at the count at which all F are 1."""
         std, r = np.sqrt(self.variance), self.shape
         last = np.exp(np.minimum(np.max(self.center + FAR * std), 7.0))
         mu, w = self._rates(np.minimum(last + FAR * np.sqrt(last) + FAR, 2.0 * MAX_HALF), self.center, std)
@@ -311,7 +311,7 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
 
 def crps_of_counts(y: Points, k: Points, F: Points, smooth: AbstractDistribution) -> Points:
-    """Return the CRPS of counts: a sum over counts k, and integrals of `smooth` outside them."""
+    """Return the CRPS of counts: a sum over counts k, plus integrals of `smooth` beyond k."""
     first, end = k[:, :1], k[:, -1:] + 1
     found = np.stack([np.sum((F - (k >= at[:, None])) ** 2, axis=1) for at in y.T], axis=1)
     outside = np.maximum(first - y, 0.0) + np.maximum(y - end, 0.0)

@@ -14,11 +14,11 @@ from scipy.special import logsumexp, ndtr, softmax
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points, solve_increasing
 from stochgp.distributions.normal import Normal
 
-TOUCHING = 1e-6  # tolerance of a comparison with the value of a point mass, relative to its width
+TOUCHING = 1e-6  # maximum distance from a point mass, relative to its width, that counts as equal
 FALLEN = 28.0  # decrease of the log integrand over λ at which the integral ends
-FARTHEST = 1e4  # largest error, in scales of the Student-t, with an accurate density
-GAUSSIAN_DF = 100.0  # for more degrees of freedom, this largest error decreases
-LEAST_WIDTH = 1e-3  # in standard deviations of the targets
+FARTHEST = 1e4  # maximum error with an accurate density, in scales of the Student-t
+GAUSSIAN_DF = 100.0  # with more degrees of freedom, this maximum decreases
+LEAST_WIDTH = 1e-3  # minimum width, in standard deviations of the targets
 
 
 class Mixture(AbstractDistribution):
@@ -27,11 +27,11 @@ class Mixture(AbstractDistribution):
     Parameters
     ----------
     parts : sequence of J distributions
-        The parts p_j, each with N rows. They are continuous, or a `PointMass`.
+        The parts p_j, each with N rows: continuous distributions or a `PointMass`.
     weights : array [J] or [N, J]
-        The weights w_j, for all rows or per row. They are nonnegative and sum to 1.
+        The weights w_j ≥ 0, which sum to 1, for all rows or per row.
     df : float
-        The degrees of freedom of the Student-t that the parts approximate; `std` is inf for df ≤ 2.
+        The degrees of freedom of the Student-t that the mixture approximates; `std` is inf for df ≤ 2.
     """
 
     parts: tuple[AbstractDistribution, ...]
@@ -163,13 +163,13 @@ def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"
 class PointMass(AbstractDistribution):
     """The distribution of a constant, for mixtures such as hurdle models (Cragg 1971).
 
-    The density is 1/width within width/2 of the value, so that it can be compared with continuous densities.
+    Within width/2 of the value, the density is 1/width, which is comparable with continuous densities.
     `cdf`, `quantile`, `crps` and draws ignore the width.
 
     Parameters
     ----------
     value, width : array [N]
-        The constant; the resolution of recorded targets, positive. Both are in the units of Y.
+        The constant; the (positive) resolution of recorded targets. Both have the units of Y.
     """
 
     value: PerRow
@@ -217,7 +217,7 @@ def recorded_width(y: Float64[np.ndarray, " N"]) -> float:
 
 
 def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float) -> Mixture:
-    """Return f + √scale · T for f ~ N(mean, variance) and a Student-t T, as a mixture."""
+    """Return f + √scale · T as a mixture, for f ~ N(mean, variance) and a Student-t T."""
     c, w = student_multipliers(df)
     return Mixture([Normal(mean, np.sqrt(variance + scale * c_k)) for c_k in c], w, df)
 
@@ -225,8 +225,8 @@ def normal_plus_student(mean: PerRow, variance: PerRow, scale: PerRow, df: float
 def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
     """Return 1/λ_k and w_k such that Σ_k w_k N(0, σ²/λ_k) approximates a Student-t of scale σ.
 
-    They are nodes and weights of a trapezoid rule in log λ. The density is accurate for errors up to
-    10⁴ σ, or 10⁶ σ/df for df > 100. For df > 2, the variance Σ_k w_k/λ_k is df/(df − 2).
+    The λ_k and w_k are nodes and weights of a trapezoid rule in log λ. The density is accurate for errors
+    up to 10⁴ σ, or 10⁶ σ/df for df > 100. For df > 2, the variance Σ_k w_k/λ_k is df/(df − 2).
     """
     half, more = df / 2, (df + 1) / 2
     error = FARTHEST * min(1.0, GAUSSIAN_DF / df)

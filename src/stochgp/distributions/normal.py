@@ -62,9 +62,9 @@ class Student(AbstractDistribution):
     Parameters
     ----------
     center : array [N]
-        The median of each row. It is also the mean if df > 1.
+        The median of each row, which is also the mean if df > 1.
     spread : array [N]
-        The scale of each row, positive. For df > 2, `std` is spread · √(df/(df − 2)), otherwise inf.
+        The scale of each row, positive. `std` is spread · √(df/(df − 2)) for df > 2, otherwise inf.
     df : float
         The degrees of freedom of T, positive, the same for all rows.
     """
@@ -103,7 +103,7 @@ class Student(AbstractDistribution):
         return self.center[:, None] + self.spread[:, None] * np.where(p < 0.5, t, -t)
 
     def _crps(self, y: Points) -> Points:
-        """Return the CRPS in closed form (Jordan et al. 2019), inf for df ≤ 1."""
+        """Return the CRPS in closed form (Jordan et al. 2019); inf for df ≤ 1."""
         if self.df <= 1:
             return np.full_like(y, math.inf)
         z, nu = _z(self, y), self.df
@@ -119,7 +119,7 @@ class Student(AbstractDistribution):
 
 
 def log_student(squares: np.ndarray, df: float) -> np.ndarray:
-    """Return the log density of a standard Student-t at T² = `squares`."""
+    """Return the log density of a standard Student-t at values whose squares are `squares`."""
     constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
     return constant - 0.5 * (df + 1) * np.log1p(squares / df)
 

@@ -57,7 +57,7 @@ class Warped(AbstractDistribution):
         return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
 
     def _possible(self, y: Points) -> tuple[np.ndarray, Points]:
-        """Return a mask of y in the domain of T, and y with valid numbers elsewhere."""
+        """Return a mask of y in the domain of T, and y with valid numbers in other places."""
         lower = self.transform.lower
         return y > lower, np.where(y > lower, y, lower + 1.0 if math.isfinite(lower) else 0.0)
 
@@ -72,7 +72,7 @@ class PositiveCurve(eqx.Module):
     """A curve R that moves the probability of Y ≤ 0 to positive values.
 
     With c = P(Y ≤ 0) and h = (1 + c)/2, R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for u ≥ h.
-    Quantiles above the probability h remain the same.
+    Quantiles of probabilities above h remain the same.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def truncated(found: AbstractDistribution) -> Recalibrated:
 
 
 def mixture(parts: Sequence[Any], weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]) -> Any:
-    """Return the mixture Σ_j w_j p_j, as `Categorical` or `Rounded` if all parts are."""
+    """Return the mixture Σ_j w_j p_j: `Categorical` or `Rounded` if all parts have this class."""
     if all(isinstance(part, Categorical) for part in parts):
         with np.errstate(divide="ignore"):
             log_w = np.log(weights).T.reshape(len(parts), -1, 1)

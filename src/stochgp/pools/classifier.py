@@ -60,7 +60,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
 
     The members of the pool are classifiers with a smooth, a rough and a linear kernel. With at most 5,000
     rows, `fit` holds out a fifth of the rows; with fewer than 1,000, each fifth in turn. With more rows,
-    `fit` holds out rows as `GPRegressor` does. The prediction is P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T).
+    `fit` holds out rows like `GPRegressor`. The prediction is P(y = c | x) ∝ (Σ_k w_k P_k(y = c | x))^(1/T).
     The weights w_k maximise the mean of log P(y) over held-out rows for T = 1. Then T maximises this mean
     (`distributions.TemperatureScaling`). If the pool is not clearly better than the best member, only this
     member is used. If there is time, the members then learn again from all rows. With fewer than 100 rows,

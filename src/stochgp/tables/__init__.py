@@ -1,1 +1,1 @@
-"""Encoders from data frames, files and molecules to numbers, with rules that are saved."""
+"""Encoders that turn data frames, files and molecules into numbers, with stored rules."""

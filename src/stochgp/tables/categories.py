@@ -12,7 +12,7 @@ from stochgp.numerics.clustered import folds
 
 FOLDS = 5
 MOST_CLASSES = 8  # classes whose frequencies are inputs
-FEWEST_FOR_SPREAD = 5.0  # average rows per category to use the spread
+FEWEST_FOR_SPREAD = 5.0  # minimum average number of rows per category to use the spread
 WEIGHTS = 0.5, 1_000.0  # smallest and largest weight of the prior, in rows
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -30,7 +30,7 @@ class CategoryTargets(NamedTuple):
     def of(
         cls, y: np.ndarray, seed: int, group: Any = None, target: str = "real", classes: bool = False, weight: Any = None
     ) -> "CategoryTargets":  # fmt: skip
-        """Return targets, or their logarithms, or 0 and 1 for each class; with weights."""
+        """Return targets with weights: numbers, logarithms, or a 0/1 column for each class."""
         rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
             found, code = np.unique(y, return_inverse=True)
@@ -57,7 +57,7 @@ def codes_of(texts: Any, categories: Sequence[str]) -> Int64[np.ndarray, " N"]:
 def statistics_of(
     texts: Any, categories: tuple[str, ...], targets: CategoryTargets
 ) -> tuple[tuple[str, ...], tuple[tuple[float, ...], ...]]:
-    """Return names and values of the statistics of each category and, last, of new texts."""
+    """Return names and values of statistics, for each category and, last, for new texts."""
     codes = codes_of(texts, categories)
     is_enough = targets.weight[codes < len(categories)].sum() >= FEWEST_FOR_SPREAD * len(categories)
     spread = ("log spread",) if targets.names == ("mean",) and is_enough else ()
@@ -86,11 +86,11 @@ def out_of_fold(
 def _table(
     codes: np.ndarray, targets: CategoryTargets, rows: np.ndarray, L: int, with_spread: bool
 ) -> Float64[np.ndarray, "K S"]:
-    """Return the statistics of L categories and, last, of none, from these rows.
+    """Return the statistics of L categories and, in the last row, of new texts.
 
     Category l with n_l rows has the shrunk mean (Σ_l y + k m)/(n_l + k), log(1 + n_l) and perhaps log σ_l. m
-    is the mean of all rows, and k = σ²/τ², from 0.5 to 1,000, is the ratio of variances within and between
-    categories. σ_l² is (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k).
+    is the mean of all rows. k = σ²/τ² is the ratio of variances within and between categories, limited to
+    values from 0.5 to 1,000. σ_l² is (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k).
     """
     y, rho, scale, center = targets.values[rows], targets.weight[rows], 1.0, np.zeros(targets.values.shape[1])
     if rho.any():

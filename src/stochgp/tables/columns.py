@@ -23,7 +23,7 @@ Kind = Literal["number", "boolean", "text", "time"]
 
 MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 
-LARGEST = 1e150  # larger values count as infinite, because their squares would be
+LARGEST = 1e150  # larger values count as infinite, so that squares stay finite
 OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
 _KINDS: dict[str, Any] = {  # types of Python objects
     "boolean": bool | np.bool_,
@@ -53,7 +53,7 @@ class Column:
     kind: Kind
     values: Any
     missing: Bool[np.ndarray, " N"]
-    zoned: bool = False  # True if times had a time zone; then they are UTC
+    zoned: bool = False  # True if times had a time zone; such times are converted to UTC
     note: str = ""  # a note for the user
     category: bool = False  # True if the type of the column is categorical
     caution: str = ""  # a warning about changed values
@@ -143,7 +143,7 @@ def column_named(table: Any, name: str, allow_missing: bool = False) -> Column:
 
 
 def read_any(name: str, raw: Any) -> Column:
-    """Return the column; infinite values, and texts such as "NA" and "?", are missing."""
+    """Return the column. Infinite values and texts such as "NA" or "?" become missing."""
     column = _read(name, raw)
     if column.kind == "text":
         known = pc.SetLookupOptions(pa.array(MISSING_VALUES, column.values.type))

@@ -18,9 +18,9 @@ from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; missing="auto" in fit (--set missing=auto) replaces such values'
 MISSING = ("auto", "refuse")
-INDEX_NAMES = ("", "index", "rownames", "row.names")  # names of columns that may number the rows
+INDEX_NAMES = ("", "index", "rownames", "row.names")  # names of columns that may contain row numbers
 UNNAMED = "Unnamed: "
-LEAK, LEAK_ROWS = 0.9999, 5_000  # rank correlation, and the number of rows for it
+LEAK, LEAK_ROWS = 0.9999, 5_000  # minimum rank correlation of a leak; rows to compute it
 FEWEST_FOR_LEAK = 100  # smallest number of different targets
 STAND_INS = 32  # known categories that replace a new category
 
@@ -34,12 +34,12 @@ class TableEncoder:
     columns : tuple of ColumnRule
         The rule of each column of the training table, in order, including dropped columns.
     named : bool
-        True: columns are matched by name. False: columns are matched by position, and none is dropped.
+        True: columns are matched by name. False: columns are matched by position, and no column is dropped.
     missing : "auto" or "refuse"
         "auto": the median of the training column replaces missing or infinite numbers and missing times. A
-        missing or new text has no category. A 0/1 column marks missing values if the training column had
-        some. Constant and repeated columns are dropped. "refuse": missing values are errors; no column is
-        dropped.
+        missing or new text has no category. A 0/1 column marks missing values if the training column also
+        had missing values. Constant and repeated columns are dropped. "refuse": missing values are errors;
+        no column is dropped.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -78,7 +78,7 @@ class TableEncoder:
 
     @property
     def is_plain(self) -> bool:
-        """True for an array whose finite numbers do not change."""
+        """True for an array whose finite numbers the encoder does not change."""
         return not self.named and not any(rule.bound or rule.indicator for rule in self.columns)
 
     @property
@@ -97,7 +97,7 @@ class TableEncoder:
     def encoded(
         self, table: Any, new_categories: bool = False
     ) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """Return the matrix and notes on its values; `new_categories` True accepts new texts."""
+        """Return the matrix and notes on its values. `new_categories=True` accepts new texts."""
         inputs = self._matched(table)
         X, notes = np.zeros((len(next(iter(inputs.values()))), len(self.output_names))), list[str]()
         for rule, place in self.places:
@@ -194,14 +194,14 @@ def _without_leak(rule: ColumnRule, column: Column, targets: CategoryTargets | N
     from scipy.stats import rankdata  # slow to import
 
     found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-    leak = f"it alone determines the target (rank correlation {found:.5f}); is it known before the target?"
+    leak = f"it alone determines the target (rank correlation {found:.5f}); is the column known before the target?"
     return replace(rule, caution=joined(rule.caution, leak)) if abs(found) > LEAK else rule
 
 
 def known_instead(
     encoder: Any, X: Float[np.ndarray, "N D"]
 ) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
-    """Return a mask of rows with a new category, and 32 versions with known categories."""
+    """Return a mask of rows with new categories, and 32 copies with known categories."""
     new, found = np.zeros(len(X), bool), list[tuple[Any, slice, Any]]()
     places: Any = getattr(encoder, "with_statistics", ())
     for number, (rule, place) in enumerate(places):

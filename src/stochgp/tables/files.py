@@ -157,7 +157,7 @@ def column_names(path: str | os.PathLike) -> list[str]:
 
 
 class TooNarrowError(Exception):
-    """Error for a column of a text file with values of a wider type than its first rows."""
+    """Error for a text file if later values of a column need a wider type than earlier ones."""
 
     def __init__(self, name: str, wider: pa.DataType = TEXT):
         super().__init__(f"column {name!r} needs {wider}")
@@ -279,7 +279,7 @@ def _encoding(file: Path, size: int, changed: int) -> str:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """Return the character that divides lines into the most cells of equal number, or a comma."""
+    """Return the delimiter that gives lines the same, largest number of cells; else a comma."""
     best, most = ",", 1
     for delimiter in (",", ";", "\t", "|"):
         counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]

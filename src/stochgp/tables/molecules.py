@@ -1,9 +1,9 @@
-"""Fingerprints of molecules, packed as sets of bits, also from a column of SMILES.
+"""Fingerprints of molecules, from counts or a column of SMILES, packed as sets of bits.
 
-A count c of column d is the set of elements (d, 1), …, (d, c). Two rows share Σ_d min(x_d, z_d) elements, and
-the Tanimoto similarity of counts is the similarity of these sets. The largest training count of a column is
-its number of bits. Larger counts of new rows are added up in one further count of a row. Similarities to
-training rows are exact; two new rows share the smaller of their further counts.
+A count c in column d is the set of elements (d, 1), …, (d, c). Two rows share Σ_d min(x_d, z_d) elements, and
+the Tanimoto similarity of counts is the similarity of these sets. A column has as many bits
+as its largest training count. A further count of each row adds up the elements without a bit, which only new
+rows have. Similarities to training rows are exact. Two new rows share the smaller of their further counts.
 """
 
 from collections.abc import Sequence
@@ -97,13 +97,13 @@ class Morgan:
     radius : int
         The radius of the largest fragment, in bonds from its centre.
     n_bits : int
-        The number of columns that fragments are hashed to. The default is that of RDKit.
+        The number of columns; a hash assigns fragments to columns. The default is the default of RDKit.
     counts : bool
-        True: counts of fragments. False: 1 for each fragment that occurs.
+        True: count each fragment. False: 1 for each fragment that occurs.
     chirality : bool
         True: mirror images are different fragments.
     skip_unreadable : bool
-        True: `fit` ignores unreadable molecules, and their predictions are NaN. False: they raise ValueError.
+        True: `fit` ignores unreadable molecules, and predictions for them are NaN. False: raise ValueError.
     """
 
     radius: int = 2
@@ -136,7 +136,7 @@ class Morgan:
             text = smiles[int(np.argmax(bad))]
             shown = "missing" if text is None else "empty" if not text.strip() else repr(text[:SHOWN])
             place = f"the first at data row {row_of_first(bad)}: {shown} (rows count from 1, header excluded)"
-            end = "data.Morgan(skip_unreadable=True)(smiles) skips them"
+            end = "data.Morgan(skip_unreadable=True)(smiles) skips such molecules"
             raise TableError(f"{what} has {bad.sum()} molecule(s) that cannot be read, {place}; {end}")
         rows = np.flatnonzero(bad)
         skipped = (np.full(len(rows), np.nan), (rows, np.zeros(len(rows), np.int64)))
@@ -190,7 +190,7 @@ class FingerprintEncoder:
         return packed.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
-        """Return no names, because other columns are ignored or have no names."""
+        """Return []: other columns are ignored or have no names."""
         return ()
 
 
@@ -278,7 +278,7 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
 
 
 class Inputs(Enum):
-    """Treatment of an estimator's inputs, in the words of `plan_`."""
+    """Treatment of the inputs of an estimator; the values appear in `plan_`."""
 
     NUMBERS = "standardised if `standardize` is True"
     AS_GIVEN = "unchanged; the Tanimoto kernel depends on origin and scale, so `standardize` changes only the targets"

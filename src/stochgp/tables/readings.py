@@ -15,8 +15,8 @@ from jaxtyping import Bool, Int
 from . import times
 from .columns import Column, is_number, joined
 
-FEWEST, SHARE = 20, 0.01  # with at least 20 rows, this share of the cells may be unreadable
-FEWEST_DATES = 13  # different numbers that must all be dates; 12 months in a row are too few
+FEWEST, SHARE = 20, 0.01  # of at least 20 rows, at most this share of the cells may be unreadable
+FEWEST_DATES = 13  # minimum number of different dates; 12 successive months are too few
 FIRST_DATE, LAST_DATE = 180001, 21991231235959  # range of whole numbers that may be dates
 LOOKED_AT = 200  # different texts to find the reading
 # With these currencies, 1,200 is 1200.
@@ -78,7 +78,7 @@ def reading_of(
 ) -> tuple[Reading | None, Column]:
     """Return the reading of a column (None: texts are categories), and the new column.
 
-    At most 1 % of the texts, or one of at least 20, may be unreadable (none if `strict`).
+    With at least 20 texts, one text or 1 % of the texts may be unreadable; with `strict`, no text.
     """
     reading, read = _reading_of_texts(column, strict, day_first) if column.kind == "text" else (None, column)
     dates = None
@@ -126,7 +126,7 @@ def _noted(column: Column, note: str) -> Column:
 
 
 def day_first_of(columns: Iterable[Column]) -> bool | None:
-    """Return True if dates of a table have the day first; None if unclear or different."""
+    """Return True if dates of a table begin with the day; None if columns differ or are vague."""
     orders = set()
     for column in columns:
         if column.kind == "text" and not column.missing.all():
@@ -236,7 +236,7 @@ def _number(text: str, comma: bool) -> tuple[float, str]:
 
 
 def _numbers(different: Any, codes: Int[np.ndarray, " N"]) -> Found | None:
-    """Return the reading as numbers, with the decimal mark that reads more of the texts."""
+    """Return the reading as numbers, with the decimal mark that suits more of the texts."""
     (values, units), comma = parsed(different, False), False
     if np.isnan(values).any():
         others = parsed(different, True)

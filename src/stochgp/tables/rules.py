@@ -17,13 +17,13 @@ from .readings import Reading
 
 MAX_CATEGORIES = 50
 # Bounds for numbers far from all other numbers of a column, such as 9,831 mm of rain in an hour.
-FAR = 10.0  # smallest distance of an outlier from the median, in interquartile ranges
-ISOLATED = 7.0  # smallest ratio of an outlier's distance to the distance of 99.9 % of the values
+FAR = 10.0  # minimum distance of an outlier from the median, in interquartile ranges
+ISOLATED = 7.0  # minimum ratio of this distance to the distance of 99.9 % of the values
 BULK = 0.999
 MIN_ROWS = 20
-MAX_APART = 0.05  # largest share of isolated rows
-SAME = 1e-6  # relative difference of values that count as equal
-UNIQUE = 0.95  # text is dropped if its categories are a larger share of the rows
+MAX_APART = 0.05  # maximum share of isolated rows
+SAME = 1e-6  # maximum relative difference of equal values
+UNIQUE = 0.95  # with a larger ratio of categories to rows, a text column is dropped
 _HELD = {
     "number": "numbers",
     "boolean": "true and false",
@@ -35,10 +35,10 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of outliers, which moves x with |x − m| > c s nearer to m.
+    """A bound for outliers: an x with |x − m| > c s moves nearer to m.
 
     z = (x − m)/s becomes sign(z) (c + log(1 + |z| − c)). Less than 0.1 % of the training rows change. m is
-    the median, and s the interquartile range (if 0, twice the median distance of other values).
+    the median. s is the interquartile range or, if it is 0, twice the median distance of other values.
     """
 
     center: float
@@ -59,8 +59,8 @@ class Bound:
 class ColumnRule:
     """A rule that turns one column into numbers.
 
-    A number is one column, limited by `bound`; a boolean is 1 or 0; a time has a column for each of `parts`.
-    Text has a 0/1 column for each of `categories`, or statistics of the targets in its category (`table`).
+    Numbers become one column, limited by `bound`; booleans become 1 or 0; times become a column for each of
+    `parts`. Texts become a 0/1 column for each category, or statistics of targets per category (`table`).
     """
 
     name: str
@@ -68,12 +68,12 @@ class ColumnRule:
     categories: tuple[str, ...] = ()  # sorted texts of the training rows
     parts: tuple[str, ...] = ()  # "days" since `start` and other parts of times; names of statistics
     start: int = 0  # first training time, in microseconds since 1970
-    zoned: bool = False  # True if times had a time zone; then they are UTC
-    fill: float | int | None = None  # value for missing ones; value of a constant column
-    indicator: bool = False  # True: another column is 1 for missing values
+    zoned: bool = False  # True if times had a time zone; such times are converted to UTC
+    fill: float | int | None = None  # replaces missing values; the value of a constant column
+    indicator: bool = False  # True: another column is 1 if a value is missing
     reading: Reading | None = None  # for texts that stand for numbers or dates
     bound: Bound | None = None  # for outliers
-    table: tuple[tuple[float, ...], ...] = ()  # statistics of each category and, last, of none
+    table: tuple[tuple[float, ...], ...] = ()  # statistics of each category and, last, of new texts
     note: str = ""  # a note for the user
     caution: str = ""  # a warning about values that are changed or may be wrong
 
@@ -99,8 +99,8 @@ def rule_of(
 ) -> tuple[ColumnRule, Column]:  # fmt: skip
     """Return the rule for a training column, and the column after reading it.
 
-    If `imputes`, numbers such as 20141013 in a `named` column are dates, and a few unreadable cells are
-    missing. Otherwise an empty column raises TableError, like too many categories without `targets`.
+    With `imputes`, numbers such as 20141013 in a `named` column are dates, and a few unreadable cells become
+    missing. Otherwise an empty column raises TableError. So do too many categories without `targets`.
     """
     name = column.name
     if column.missing.all():
@@ -144,7 +144,7 @@ def _rule_of_categories(
         most = f"at most {MAX_CATEGORIES} can be encoded without targets"
         raise TableError(f"{what}, but {most}; group them, use numbers, or drop the column")
     names, table = statistics_of(column.values, categories, targets)
-    what = f"statistics of the targets of rows with this text ({', '.join(names)}; for training rows, from other rows)"
+    what = f"statistics of the targets of rows with the same text ({', '.join(names)}); training rows use only other rows"
     note = joined(rule.note, f"{len(categories)} different texts are encoded as {what}")
     return replace(rule, categories=categories, parts=names, table=table, note=note)
 

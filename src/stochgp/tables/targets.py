@@ -25,15 +25,15 @@ from .columns import (
 from .readings import Reading, as_read, reading_of
 from .rules import MAX_APART, MAX_CATEGORIES, MIN_ROWS, isolated
 
-MAX_CLASSES = 1_000  # largest number of different labels
-LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
-# Outliers: robust standard deviations from the median; ratio to the distance of the next value; robust
-# standard deviations of log |y| from the next value, if all targets have the same sign.
+MAX_CLASSES = 1_000  # maximum number of different labels
+LARGEST_WEIGHT = 1e30  # the product of this weight with a precision is still a float32
+# Minimum for outliers: robust standard deviations from the median; ratio to the distance of the next value;
+# robust standard deviations of log |y| from the next value, if all targets have the same sign.
 FAR_TARGET, ISOLATED_TARGET, ISOLATED_LOG = 20.0, 5.0, 4.0
-REPEATED = 3  # outliers with the same value
-SHOWN = 5  # targets in a message
+REPEATED = 3  # minimum number of outliers with the same value
+SHOWN = 5  # maximum number of targets in a message
 FILLS = ("32767", "32768", "65535", "2.147484e+09", "9.223372e+18")  # the ends of integer types
-MIN_RANGE = 1e-150  # smallest range of targets; its square must not be 0
+MIN_RANGE = 1e-150  # minimum range of targets; the square of the range must not be 0
 
 
 def target_column(
@@ -51,7 +51,7 @@ def target_column(
     name : str
         The name of the target column.
     allow_missing : bool
-        True: missing values become NaN. False: they raise ValueError.
+        True: missing values become NaN. False: missing values raise ValueError.
     reads_text : bool
         False: text of any kind raises ValueError.
     """
@@ -276,18 +276,18 @@ def checked_targets(
         return codes, ""
     place = lambda row: f" at data row {row + 1}" if leaves_out else ""  # a sample has another order
     shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
-    said = f"{len(rows)} target(s) are more than {FAR_TARGET:g} robust standard deviations from the median, after a gap: {shown}"
+    said = f"{len(rows)} target(s) are more than {FAR_TARGET:g} robust standard deviations from the median, beyond a gap: {shown}"
     if is_refused:
-        raise ValueError(f"{said}; missing='keep' trains on them")
+        raise ValueError(f"{said}; set missing='keep' to use these targets")
     return codes, said
 
 
 def target_outliers(y: Float[np.ndarray, " N"]) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Return masks of targets that are codes for missing values, and of other outliers.
 
-    Both are more than 20 robust standard deviations from the median, after a gap. A robust standard deviation
-    is 1.4826 times the median distance from the median. Codes are 99, −99.9 …, powers of ten from 10⁵, limits
-    of integer types, and values from 10³⁰. Any value of at least 3 outliers is also a code, but not 0.
+    Both kinds are more than 20 robust standard deviations from the median, beyond a gap. A robust standard
+    deviation is 1.4826 times the median distance from the median. Codes are 99, −99.9 …, powers of ten
+    from 10⁵, limits of integer types, values from 10³⁰, and values ≠ 0 that 3 or more outliers share.
     """
     there = np.flatnonzero(~np.isnan(y))
     codes, far, values = np.zeros(len(y), bool), np.zeros(len(y), bool), y[there]

@@ -1,8 +1,8 @@
-"""Dates and times as microseconds since 1970, and the inputs that a model gets from them.
+"""Dates and times as microseconds since 1970, and the inputs that encoders make of times.
 
-31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013,
-201410. Months and quarters become their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar,
-2014Q1, Q1 2014. A time with a zone is converted to UTC. Columns with times of both kinds are refused.
+Examples: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20,
+201410. Months and quarters become their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014Q1.
+Times with a zone are converted to UTC. A column must not mix times with a zone and times without a zone.
 """
 
 from typing import Any
@@ -66,7 +66,7 @@ def times_of_arrow(values: Any) -> tuple[Int64[np.ndarray, " N"], bool]:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """Return "days" and other parts that vary (day of the year: if times span over a year)."""
+    """Return "days" and the parts that vary; "yearday" needs times of more than a year."""
     parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]
     return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
@@ -155,8 +155,8 @@ def _ahead(zone: str) -> int:
 def order_of(different: Any, codes: np.ndarray, of_table: bool | None = None) -> tuple[bool, str, np.ndarray]:
     """Return True if the day is first in 1/2/2017, a note, and `dates_of` the different texts.
 
-    The first criterion that decides is used: a number above 12; `of_table`, the order in other columns; only
-    first days of months; even spacing; the smallest changes from row to row. Otherwise the day comes first.
+    The first criterion that gives an answer is used: a number above 12; `of_table`, the order in other
+    columns; only first days of months; even spacing; the smallest changes from row to row; else day first.
     """
     found = {True: dates_of(different, True)}
     rows = codes[found[True]["first"][codes] > 0]
