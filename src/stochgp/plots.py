@@ -143,7 +143,7 @@ class CoverageDisplay(_Display):
 class ErrorDisplay(_Display):
     """Root mean square error against predicted standard deviation, for groups of rows.
 
-    Rows are sorted by standard deviation and divided into at most 20 equal groups; infinite ones are omitted.
+    Rows with finite standard deviation are sorted by standard deviation and divided into at most 20 groups.
     Bars show ± 2 standard errors. Points of calibrated predictions are close to the diagonal.
     """
 

@@ -1,9 +1,9 @@
 """Draws of functions from GP(0, k), made from random features.
 
 A kernel is a sum of terms v · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)). Here x_l are
-inputs of linear kernels, x_w scaled inputs of stationary kernels (or circles of periodic kernels) with random
-frequencies ω_w, and x_h inputs of Tanimoto kernels with random hashes h. Each draw of all ω_w, of vectors r_l
-with E r_l r_lᵀ = I, and of random signs ξ_h = ±1 of hashes gives a term two features,
+inputs of linear kernels. x_w are scaled inputs of stationary kernels (or circles of periodic kernels), with
+random frequencies ω_w. x_h are inputs of Tanimoto kernels, with random hashes h. Draw all ω_w, vectors r_l
+with E r_l r_lᵀ = I, and signs ξ_h = ±1 of hashes. Each such draw gives a term two features,
 
     √v · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)].
 

@@ -42,8 +42,8 @@ def say(verbose: Any, text: str) -> None:
 class ProgressBar:
     """A progress line on stderr: the current part of a fit, elapsed and remaining seconds.
 
-    If `verbose` is "auto", the line appears after 3 s on a terminal or in a notebook. If it is 0, the line
-    never appears; otherwise it appears immediately. If stderr is a file, a new line is written every 5 s.
+    If `verbose` is "auto", the line appears after 3 s on a terminal or in a notebook; if `verbose` is 0,
+    never; else immediately. If stderr is a file, a new line is written every 5 s.
     """
 
     def __init__(self, verbose: Any):

@@ -80,7 +80,7 @@ def fit(
     source
         A .csv, .tsv (also with .gz), .parquet or .feather file, a folder of such files, or - for CSV text
         from standard input. Folders and large files are read in blocks. For blocks, a hash of the values of
-        a row decides whether it is a test row, and a feature model learns from a random sample.
+        a row decides whether the row is a test row. A feature model then learns from a random sample.
     target
         The target column.
     inputs
@@ -107,7 +107,7 @@ def fit(
         blocks of time. auto chooses forecast if columns contain dates or increasing numbers, and errors of
         successive rows are correlated.
     checkpoint
-        A file for intermediate states. After a crash, the same command continues from it.
+        A file for intermediate states. After a crash, the same command continues from this file.
     out
         The file in which the model is saved.
     seed

@@ -83,7 +83,7 @@ def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ..
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PosteriorEstimator(BaseEstimator):
-    """Base class of all estimators; `GPEstimator` documents its settings."""
+    """Base class of all estimators. `GPEstimator` documents the settings."""
 
     # Types are not checked in `__init__`: scikit-learn requires that `fit` checks the settings.
     __no_type_check__: ClassVar[bool] = True
@@ -172,7 +172,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
     ) -> Any:
-        """Predict the mean of the latent function f and, on request, its uncertainty.
+        """Predict the mean and, on request, the uncertainty of the latent function f.
 
         For transformed targets and counts, predict the mean of an observation instead of the mean of f.
 
@@ -183,7 +183,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return_std, return_cov : bool
             Also return the standard deviation [N] or the covariance matrix [N, N], but not both.
         include_noise : bool
-            True: return the uncertainty of an observation. False: return that of f, without noise.
+            True: the uncertainty of an observation. False: the uncertainty of f, without noise.
 
         Returns
         -------
@@ -209,7 +209,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
 
         Returns
         -------
-        A distribution of `stochgp.distributions` in target units. Its methods `logpdf`, `cdf`, `sf`,
+        A distribution of `stochgp.distributions` in target units. The methods `logpdf`, `cdf`, `sf`,
         `quantile`, `interval`, `sample`, `crps` and properties `mean` and `std` return values for each row.
         """
         return self._distribution(self._read(X), "distributions", 24)
@@ -317,7 +317,7 @@ class GPEstimator(PosteriorEstimator):
     time_limit : float or None
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` contains the reason.
     devices : None, "all" or int
-        None: one device. "all" or a number of devices: they share the rows (docs/methods/scale.md).
+        None: one device. "all" or a number: these devices share the rows (docs/methods/scale.md).
     verbose : "auto", 0 or 1
         Show progress on stderr. "auto": after 3 s, on a terminal or in a notebook. 0: never. 1: always.
 

@@ -1,4 +1,4 @@
-"""Save fitted estimators to files and pickles, and load them."""
+"""Save fitted estimators to files and pickles, and load saved estimators."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -94,9 +94,9 @@ class FeatureGPRegressor(FamilyRegressor):
     Attributes
     ----------
     features_
-        The feature map φ, for standardised inputs. With a named network, it includes `Extrapolation`.
+        The feature map φ, for standardised inputs. With a named network, φ includes `Extrapolation`.
     noise_variance_, nlml_
-        The noise variance, and the exact negative log marginal likelihood per row. Both in target units.
+        The noise variance, and the exact negative log marginal likelihood per row, in target units.
     {fitted}
 
     Examples
@@ -186,10 +186,10 @@ class FeatureGPRegressor(FamilyRegressor):
         Features, variances and standardisation remain those of `fit`. The result does not depend on how rows
         are divided between calls. Each call multiplies the weight of earlier rows by `forget`; 0 drops them.
         `nlml_` and `n_rows_` then describe all rows. `drift_` contains means and standard deviations of the
-        new rows in standardised units. If these are far from 0 and 1, call `fit` on all rows.
+        new rows in standardised units. If means are far from 0 or deviations from 1, call `fit` on all rows.
 
         Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
-        predicts them badly. Raises ValueError for unusable rows, and unless 0 ≤ forget ≤ 1.
+        predicts the new rows badly. Raises ValueError for unusable rows, and unless 0 ≤ forget ≤ 1.
         """
         if not 0 <= forget <= 1:
             raise ValueError(f"forget must be between 0 and 1, but is {forget!r}")

@@ -98,8 +98,8 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         The kernel with its hyperparameters, for standardised inputs if `standardize=True`.
     noise_variance_, nlml_
-        The noise variance (with few rows, its average over draws of hyperparameters) and, for a Cholesky
-        solver, the negative log marginal likelihood per row. Both in target units.
+        The noise variance (with few rows, an average over hyperparameters) and, for a Cholesky solver, the
+        negative log marginal likelihood per row, in target units.
     fit_report_
         Measured numbers of learning and solving, such as the relative residual of the solve.
     {fitted}
@@ -141,13 +141,13 @@ class KernelGPRegressor(FamilyRegressor):
         ----------
         X, y : array or table, array
             Arrays or a data frame, whose text and dates `fit` encodes as numbers. For files, X is the path of
-            a table or of a folder of tables, or a `data.FileSource`, and y is the name of a column.
+            a table or of a folder of tables, or a `data.FileSource`; y is the name of a column.
         sample_weight : array [N] or None
             Frequency weights ρ: a row with the weight ρ has the noise variance σ²/ρ.
         groups : array [N] or None
             The group of each row, such as a day or a patient. Validation holds out whole groups.
         checkpoint : path or None
-            A file with the state of the fit. After a crash, `fit` with the same data continues from it.
+            A file for the state of the fit. After a crash, `fit` with the same data continues from the file.
         callback : callable or None
             A function that `fit` calls with each new entry of `history_`. If the function returns True, or
             after Ctrl-C, learning ends with the best state so far.

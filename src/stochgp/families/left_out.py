@@ -97,7 +97,7 @@ def error_distribution(
 
     "auto" compares the log density of left-out rows under the Gaussian and under a Student-t distribution
     whose scale depends on the inputs. For some transforms, the mean of a Student-t may not exist; a Gaussian
-    with input-dependent scale then replaces it. Without `held_out`, leave-one-out errors are used.
+    with input-dependent scale then replaces the Student-t. Without `held_out`, leave-one-out errors are used.
 
     Raises MemoryLimitError if the comparison needs too much memory.
     """

@@ -91,8 +91,8 @@ class SparseGPRegressor(FamilyRegressor):
     n_inducing : int
         Number of inducing points; with fewer rows, the number of rows.
     n_inducing_mean : int or None
-        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, these are
-        the other inducing points and random rows, and the mean has a closed form (docs/methods/sparse.md).
+        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the
+        mean uses the `n_inducing` points plus random rows, and has a closed form (docs/methods/sparse.md).
         0: the mean uses only the `n_inducing` points. None: up to 4,096 if rows and memory allow; for
         "svdgp", 8 times `n_inducing`.
     likelihood : str or AbstractLikelihood
@@ -107,8 +107,8 @@ class SparseGPRegressor(FamilyRegressor):
     kernel_, likelihood_
         The learned kernel of standardised inputs, and the learned likelihood.
     noise_variance_, elbo_
-        The variance of Gaussian or Student-t noise, and a lower bound of the log marginal likelihood per row.
-        Both in target units.
+        The variance of Gaussian or Student-t noise, and a lower bound of the log marginal likelihood per row,
+        in target units.
     {fitted}
 
     Examples
@@ -178,7 +178,7 @@ class SparseGPRegressor(FamilyRegressor):
         is not optimal. `n_rows_` counts all rows; `history_` contains only the steps of this call.
 
         Warns (ConvergenceWarning) if the new rows are far from the first rows, or if the previous model
-        predicts them badly. Raises the same errors as `fit`.
+        predicts the new rows badly. Raises the same errors as `fit`.
         """
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)

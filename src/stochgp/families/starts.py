@@ -50,7 +50,7 @@ KINDS: dict[str, type[AbstractLikelihood]] = {
 
 
 def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
-    """Return `likelihood` as a name or an object. Raises an error if the family refuses it."""
+    """Return `likelihood` as a name or an object. Raises an error if the family lacks it."""
     names = (AUTO, *KINDS) if family == SPARSE else (AUTO, GAUSSIAN, STUDENT)
     if isinstance(value, str) and value == SCALED:  # chosen by an earlier fit
         return value

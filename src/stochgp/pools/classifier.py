@@ -81,7 +81,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     classes_
         The sorted labels.
     scores_ : dict
-        Log loss and accuracy of each member on held-out rows, and the seconds of its fit.
+        Log loss and accuracy of each member on held-out rows, and the seconds of each fit.
     estimators_, weights_, plan_, fit_report_, n_rows_, n_iter_, converged_, history_, fit_seconds_
         See `GPRegressor`.
     n_features_in_, feature_names_in_, target_name_

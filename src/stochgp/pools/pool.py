@@ -32,10 +32,10 @@ class Pool:
     """A mixture of fitted models, with the interface of `Fitted`.
 
     At x, the latent function of the pool is the function of member k with probability w_k(x); members are
-    independent. A sampled function has one u, uniform on [0, 1]. At x, it equals the function of the first
-    member whose cumulative weight exceeds u. Its observations use the same member, or a member drawn for each
-    observation if `pooling.is_joint` is False. All members share an encoder. A pool of classifiers has only
-    the method `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
+    independent. A sampled function has one u, uniform on [0, 1]. At x, the sampled function equals that of
+    the first member whose cumulative weight exceeds u. Observations use the same member; if
+    `pooling.is_joint` is False, each observation draws a member. All members share an encoder. A pool of
+    classifiers has only the method `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]

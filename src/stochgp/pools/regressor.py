@@ -116,7 +116,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     weights_ : dict
         The weight of each member. If the rows have times, these weights apply until the last training time.
     scores_ : dict
-        NLPD and RMSE of each member on held-out rows, in target units, and the seconds of its fit.
+        NLPD and RMSE of each member on held-out rows, in target units, and the seconds of each fit.
     target_
         "real", "positive" or "count".
     plan_

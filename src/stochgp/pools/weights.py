@@ -45,7 +45,7 @@ class PoolWeights:
     """The weights [K] of the named members, and corrections of the mixture.
 
     The mixture is truncated at 0 if `positive`, then calibrated. If the rows have times, rows after the last
-    training time use the weights `later`. `after` contains the column of the time and its largest value.
+    training time use the weights `later`. `after`: the index of the time column, and the last training time.
     """
 
     names: list[str]
