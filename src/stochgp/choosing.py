@@ -62,9 +62,9 @@ def prefer(
     """Return the challenger with the largest clear gain over the default, or None.
 
     `base` and `challengers` are log densities of the same held-out rows; `weight` contains frequency weights.
-    A gain is clear if its mean exceeds `sure` standard errors and `least` nats per row, perhaps after limiting
-    each row to 5 nats. Sums over cells (groups or clusters of rows) count as independent. With fewer than
-    `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
+    A gain is clear if its mean exceeds `sure` standard errors and `least` nats per row. The mean may be taken
+    over rows limited to 5 nats. Sums over cells (groups or clusters of rows) count as independent. With fewer
+    than `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
     """
     left = {name: challenger for name, challenger in challengers.items() if np.isfinite(challenger).all()}
     if not np.isfinite(base).all():
