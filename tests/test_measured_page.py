@@ -70,7 +70,7 @@ def test_other_pages_say_what_the_lines_say():
         f"at most {100 * excess:.1f} % above that of the exact posterior",
         f"{value('demo', 'peak_bytes', side='stochgp') / 1e9:.2f} GB at its peak",
         f"{value('demo', 'n_train', side='stochgp'):,d} flights to learn from",
-        f"{value('demo', 'n_test', side='stochgp'):,d} flights of {value('demo', 'test_days', side='stochgp')} other days",
+        f"{value('demo', 'n_test', side='stochgp'):,d} flights of {value('demo', 'test_days', side='stochgp')} held-out days",
     ]
     for found in (r["results"] for r in demo):
         nlpd = "–" if found["nlpd"] is None else f"{found['nlpd']:.3f}"
