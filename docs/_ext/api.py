@@ -1,4 +1,4 @@
-"""A page of the API for each module, written when the site is built: every name of `__all__`, or every public one defined in it."""
+"""Write one page of the API for each module, with the names of `__all__` or all public names."""
 
 import importlib
 import inspect

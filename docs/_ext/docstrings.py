@@ -1,4 +1,4 @@
-"""Docstrings of the package as reStructuredText: formulas and aligned lines stay as they are, text becomes paragraphs.
+"""Convert docstrings to reStructuredText; formulas and aligned lines keep their layout.
 
 numpydoc sections are left to napoleon, but for `*`, `_` and `|` in their text, which mean nothing there.
 """
@@ -17,7 +17,7 @@ PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
 
 
 def escaped(line: str) -> str:
-    """`*`, `_`, `|` and backslashes outside of backticks as themselves, and `docs/name.md` as a link to that page."""
+    """Escape `*`, `_`, `|` and backslashes outside backticks, and link `docs/name.md` to its page."""
     parts = CODE.split(PAGE.sub(r":doc:`/\1`", line))
     return "".join(part if part.startswith("`") else re.sub(r"([*_|\\])", r"\\\1", part) for part in parts)
 
@@ -51,7 +51,7 @@ def typed(line: str) -> str:
 
 
 def of_sections(lines: list[str]) -> list[str]:
-    """Return a docstring with numpydoc sections: examples stay, names of parameters are escaped by napoleon."""
+    """Convert a docstring with numpydoc sections; examples stay, and napoleon escapes parameter names."""
     names = re.compile(r"^\S")
     found, in_section = [], False
     for k, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Finish each page: links of names in code, links to files, sizes of pictures, fields of docstrings, notebooks to download."""
+"""Add links, sizes of pictures, fields of docstrings and notebooks to the pages of the site."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ MEMBERS = ("method", "attribute", "property")
 
 
 def name_files(app: Any, page: str, source: list[str]) -> None:
-    """`[text](../../CONTRIBUTING.md)` becomes text (`CONTRIBUTING.md`); links that stay within docs/ are left alone."""
+    """Replace links to files outside docs/ with their text and the name of the file."""
     docs = Path(app.srcdir).resolve()
     here = (docs / page).parent
 
@@ -40,7 +40,7 @@ def index_names(app: Any, env: Any) -> None:
 
 
 def link_names(app: Any, tree: Any, page: str) -> None:
-    """Link names in code to the API: a name or call alone, and within an expression names with a dot or a capital."""
+    """Link names in code to the API; in expressions, only names with a dot or a capital letter."""
     objects = app.env.domains["py"].objects
     for code in list(tree.findall(nodes.literal)):
         around = [code]
@@ -64,7 +64,7 @@ def link_names(app: Any, tree: Any, page: str) -> None:
 
 
 def finish(app: Any, tree: Any, page: str) -> None:
-    """Show fields of docstrings as `name : type` with the description below, and pictures of notebooks in half of their pixels."""
+    """Show fields of docstrings as `name : type`, and pictures of notebooks at half size."""
     for line in [line for field in tree.findall(nodes.field) for line in field.findall(nodes.paragraph)]:
         if line and isinstance(line[0], nodes.strong | addnodes.literal_strong):
             for k, said in enumerate(line):

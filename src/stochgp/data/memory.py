@@ -28,7 +28,7 @@ class Source:
 
     size: int
     count: float  # sum of the frequency weights
-    mesh: Mesh | None = None  # devices that share each pass over the rows
+    mesh: Mesh | None = None  # shares each pass over the rows
 
     def local_blocks(self, size: int) -> Iterator[Data]:
         """Yield all rows on the device in blocks of at most `size`, padded with rows of weight 0."""

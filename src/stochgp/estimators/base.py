@@ -317,7 +317,7 @@ class GPEstimator(PosteriorEstimator):
     time_limit : float or None
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` contains the reason.
     devices : None, "all" or int
-        None: one device. "all" or a number: these devices share the rows (docs/methods/scale.md).
+        None: one device. "all" or a number: all, or so many, share the rows (docs/methods/scale.md).
     verbose : "auto", 0 or 1
         Show progress on stderr. "auto": after 3 s, on a terminal or in a notebook. 0: never. 1: always.
 

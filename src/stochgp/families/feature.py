@@ -75,8 +75,8 @@ class FeatureGPRegressor(FamilyRegressor):
     Parameters
     ----------
     features : str or AbstractFeatureMap
-        A name: "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a SMILES
-        column). Or a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
+        A name: "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a
+        SMILES column). Or a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
     kernel : str, AbstractKernel or None
         The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None means
         the linear kernel of the network's output. Fourier features of the output approximate other kernels.

@@ -30,8 +30,8 @@ Block = tuple[int, int]  # rows and columns of a step of a program; powers of tw
 Parts = dict[str, Any]
 """Arrays of prepared rows or of right-hand sides.
 
-Rows have "apart" [Q, N] for direct differences, or "coordinates" [A, N] and "norms" [N], or all three. A is a
-multiple of `DEPTH`. Right-hand sides have "wide" [P, W] (W a power of two) and "narrow" [C, P] (C ≤ `NARROW`).
+Rows have "apart" [Q, N] for direct differences, or "coordinates" [A, N] (A a multiple of `DEPTH`) and
+"norms" [N], or all three. Right-hand sides have "wide" [P, W] (W a power of two) and "narrow" [C, P].
 """
 
 
