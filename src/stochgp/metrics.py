@@ -31,7 +31,7 @@ def rmse(y: Any, mean: Any) -> float:
 def nlpd(y: Any, mean: Any, std: Any = None) -> float:
     """Mean negative log density of the observations, Σ −log p_i(y_i) / N; lower is better.
 
-    p_i is the predictive density of row i, or the probability for counts and classes. Call
+    p_i is the predictive density of row i; for counts and classes, p_i is a probability. Call
     `nlpd(y, distribution)`, or `nlpd(y, mean, std)` for normal distributions. The result is infinite if the
     predicted probability of an observation is 0.
 

@@ -110,7 +110,7 @@ class PITRecalibration(eqx.Module):
 
 
 class ConformalScores(eqx.Module):
-    """Split conformal intervals from the PIT values of n held-out rows.
+    """Prediction intervals by split-conformal calibration, from the PIT values of n held-out rows.
 
     The score of a row with the PIT value u is |u − ½|. The number r is the k-th smallest score, with
     k = ⌈(n + 1) level⌉. An interval reaches from the quantile at ½ − r to the quantile at ½ + r. For

@@ -86,8 +86,8 @@ class SparseGPRegressor(FamilyRegressor):
         "svgp": mini-batches. "sgpr": L-BFGS on the collapsed bound of all rows, for Gaussian noise. "vgp":
         L-BFGS on the bound of all rows, for any likelihood. "svdgp": many inducing functions for the mean and
         few for the covariance. "ivsgpr": mirror ascent. "auto": with at most 1,000 rows, "sgpr" for Gaussian
-        noise and "vgp" for other likelihoods; with more rows, "svgp". Or a learner of `stochgp.learners`.
-        "svdgp" and "ivsgpr" add inducing functions at new rows, and can learn from streams (`partial_fit`).
+        noise and "vgp" for other likelihoods; with more rows, "svgp". "svdgp" and
+        "ivsgpr" can learn from streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
     n_inducing : int
         Number of inducing points; with fewer rows, the number of rows.
     n_inducing_mean : int or None
