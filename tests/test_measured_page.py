@@ -67,7 +67,7 @@ def test_other_pages_say_what_the_lines_say():
     )
     readme = [
         f"in {min(seconds):.0f} to {max(seconds):.0f} s",
-        f"at most {100 * excess:.1f} % above that of the exact posterior",
+        f"at most {100 * excess:.1f} % above the RMSE of the exact posterior",
         f"{value('demo', 'peak_bytes', side='stochgp') / 1e9:.2f} GB at its peak",
         f"{value('demo', 'n_train', side='stochgp'):,d} flights to learn from",
         f"{value('demo', 'n_test', side='stochgp'):,d} flights of {value('demo', 'test_days', side='stochgp')} held-out days",

@@ -74,7 +74,7 @@ def parse_bytes(size: Any) -> int | None:
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, str | Real):
-        raise TypeError(f'memory_limit must be a size such as "1GB", bytes or None, but got {size!r}')
+        raise TypeError(f'memory_limit must be text such as "1GB", a number of bytes, or None, not {size!r}')
     match = _SIZE.fullmatch(size if isinstance(size, str) else repr(float(size)))
     if isinstance(size, str) and (match is None or match[2].upper() not in _UNITS):
         raise ValueError(
@@ -82,7 +82,7 @@ def parse_bytes(size: Any) -> int | None:
         )
     value = float(size) if match is None else float(match[1]) * _UNITS[match[2].upper()]
     if not (math.isfinite(value) and value >= 1):
-        raise ValueError(f"memory_limit is {size!r}; it must be at least 1 byte, and finite")
+        raise ValueError(f"memory_limit is {size!r}; it must be finite and at least 1 byte")
     return round(value)
 
 

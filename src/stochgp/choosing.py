@@ -22,7 +22,7 @@ WIDTH = 100  # characters per printed line
 
 
 class Gain(NamedTuple):
-    """The mean gain in log density of a challenger over the default, in nats per row."""
+    """The mean difference of log densities, challenger minus default, in nats per row."""
 
     mean: float
     error: float  # standard error of the mean
@@ -33,7 +33,7 @@ class Gain(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """The preferred challenger (None = the default), all gains, and the reason."""
+    """The preferred challenger (or None for the default), all gains, and the reason."""
 
     name: str | None
     gains: dict[str, Gain]

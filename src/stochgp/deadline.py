@@ -64,10 +64,11 @@ def _now() -> float:
 
 
 class Pace:
-    """An estimate of the seconds of the next piece of work, `expected`.
+    """An estimate, `expected`, of the seconds that the next piece of work will take.
 
-    The estimate starts at `typical`, and later is the duration of the last piece. The first piece, of t
-    seconds, includes compiling: the estimate is then max(0.3 t, t − 3), limited to 10 · `typical` if > 0.
+    The first estimate is `typical`. Later estimates are the duration of the last piece. The first piece
+    includes compiling. If it takes t seconds, the next estimate is max(0.3 t, t − 3), but at most
+    10 · `typical` if `typical` > 0.
     """
 
     def __init__(self, typical: float = 0.0):

@@ -59,7 +59,7 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
 
 def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
-    """Fraction of observations in the central interval with probability `level`.
+    """Fraction of observations inside their central intervals of probability `level`.
 
     Parameters
     ----------
@@ -76,7 +76,9 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Return coverage of 50, 80, 95, 99 % intervals with standard errors (if calibrated).
+    """Return the coverages of 50, 80, 95 and 99 % intervals and their standard errors.
+
+    The standard errors hold for calibrated predictions.
 
     Parameters
     ----------
@@ -104,10 +106,10 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 
 
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
-    """Return the distance of PIT values from uniform, and the typical distance if calibrated.
+    """Return the distance of PIT values from the uniform distribution, and √(1/(6N)).
 
     The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. For
-    calibrated predictions, √(1/(6N)) is typical. N · distance² is the Cramér–von Mises statistic.
+    N calibrated predictions, about √(1/(6N)) is typical. N · distance² is the Cramér–von Mises statistic.
 
     Parameters
     ----------
@@ -133,7 +135,7 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)
     if logs.shape != (len(y), len(classes)) or len(y) == 0:
-        raise ValueError(f"expected log probabilities [{len(y)}, {len(classes)}], but got {logs.shape}")
+        raise ValueError(f"log probabilities must have shape [{len(y)}, {len(classes)}], not {logs.shape}")
     hit = y[:, None] == classes
     if not hit.any(axis=1).all():
         row = int(np.argmin(hit.any(axis=1)))

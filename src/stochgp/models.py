@@ -31,7 +31,7 @@ JUST_ABOVE = 1e-6  # minimum relative distance of a parameter from its lower bou
 
 
 class AbstractGP(eqx.Module):
-    """A prior over functions and a noise model. Floating arrays are trained unless frozen."""
+    """A prior over functions and a noise model. Unfrozen floating-point arrays are trained."""
 
     has_moments: ClassVar[bool] = False  # True if sums of M × M matrices over rows determine the likelihood
     noise = cast(Any, None)  # a field or a property of each subclass
@@ -48,9 +48,9 @@ def as_likelihood(value: Any) -> AbstractLikelihood:
 
 
 class FeatureGP(AbstractGP):
-    """The model y = f(x) + ε with f(x) = √variance φ(x)ᵀw and standard normal weights w.
+    """The model y = f(x) + ε with f(x) = √v φ(x)ᵀw, prior variance v and weights w ~ N(0, I).
 
-    The covariance of f is k(x, z) = variance · φ(x)·φ(z); `noise` describes ε.
+    The covariance of f is k(x, z) = v φ(x)·φ(z), where v is `variance`. The argument `noise` describes ε.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class FeatureGP(AbstractGP):
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
         trainable parameter with the lower bound 1e-6 (for targets with unit variance).
     variance : number or parameter
-        The factor `variance` in k, a prior variance.
+        The prior variance v, a factor of k(x, z).
     """
 
     has_moments: ClassVar[bool] = True
@@ -110,8 +110,8 @@ class KernelGP(AbstractGP):
 class SparseGP(AbstractGP):
     """The model p(y_i | f(x_i)) with f ~ GP(0, k) and an approximate posterior q(f).
 
-    Several latent functions of a likelihood are independent and have the same prior. Raises ValueError if the
-    likelihood and the approximation have different numbers of latent functions.
+    If the likelihood has several latent functions, they are independent and have the same prior. Raises
+    ValueError if the likelihood and the approximation have different numbers of latent functions.
 
     Parameters
     ----------

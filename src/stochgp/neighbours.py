@@ -33,10 +33,11 @@ class Neighbours:
     """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
 
     The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`, coordinates in
-    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, the search finds
-    the nearest 4k rows for each term and returns the best k. Kernels without `places`, such as the Tanimoto
-    kernel, are evaluated for all pairs. If the rows have at most 8 independent `directions`, the search uses
-    a k-d tree, otherwise all distances. With at most 100,000 rows and one kernel term, the search is exact.
+    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, a search for m
+    rows finds the nearest 4m rows for each term. The search then returns the m rows with the highest
+    correlation. Kernels without `places`, such as the Tanimoto kernel, are evaluated for all pairs. If the
+    rows have at most 8 independent `directions`, the search uses a k-d tree. Otherwise the search computes
+    all distances. With at most 100,000 rows and one kernel term, the search is exact.
 
     Raises ValueError if there are no rows or if values are not finite.
 
@@ -47,8 +48,8 @@ class Neighbours:
     kernel : AbstractKernel or None
         The kernel of the correlation. None means Euclidean distance.
     slack : float or None
-        A tree may return rows up to (1 + slack) times as far as the nearest rows. None: 0 for at most
-        100,000 rows, else 0.5.
+        A k-d tree may return rows that are up to 1 + slack times as far away as the nearest rows. None: 0 for
+        at most 100,000 rows, else 0.5.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):
@@ -74,7 +75,7 @@ class Neighbours:
         """
         if not 1 <= k <= self.size:
             raise ValueError(
-                f"the number of neighbours must be 1 to {self.size}, the number of rows, but is {k}"
+                f"the number of neighbours must be from 1 to {self.size} (the number of rows), but is {k}"
             )
         if points.ndim != 2 or points.shape[1] != self.X.shape[1]:
             raise ValueError(f"expected points of shape [P, {self.X.shape[1]}], but got {points.shape}")

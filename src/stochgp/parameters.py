@@ -30,7 +30,7 @@ SMALL = 1 << 16  # maximum size of arrays converted on the host
 
 
 class AbstractParameter(eqx.Module):
-    """A parameter with a constrained `value`, which converts to a NumPy array or a float."""
+    """A parameter with a constrained `value`, which `float` and `np.asarray` return."""
 
     @property
     @abc.abstractmethod
@@ -92,7 +92,7 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """A parameter lower + (upper − lower) / (1 + exp(−raw)). Create it with `bounded`."""
+    """A parameter with the value lower + (upper − lower) / (1 + exp(−raw)). See `bounded`."""
 
     raw: Float[Array, "..."]  # log((value − lower)/(upper − value))
     lower: float = eqx.field(static=True)

@@ -40,7 +40,7 @@ def evaluation_report(
 ) -> Figure:
     """Return a figure with four panels: PIT values, coverage, errors and predicted values.
 
-    With a model, two more panels show the dependence on the two most important inputs.
+    With a model, two more panels show how predictions depend on the two most important inputs.
 
     Parameters
     ----------
@@ -98,10 +98,11 @@ class _Display:
 
 
 class PITDisplay(_Display):
-    """Density of the PIT values (`metrics.pit`). Calibrated predictions have the density 1.
+    """Density of the PIT values (`metrics.pit`), which is 1 for calibrated predictions.
 
-    For calibrated predictions, about 19 of 20 bins end within the dotted lines. With too small standard
-    deviations, the density is high at both ends; with too large standard deviations, in the middle.
+    For calibrated predictions, about 19 of 20 bins end within the dotted lines. If standard deviations are
+    too small, the density is high at both ends. If standard deviations are too large, the density is high in
+    the middle.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -121,9 +122,9 @@ class PITDisplay(_Display):
 
 
 class CoverageDisplay(_Display):
-    """Share of rows inside a central interval minus its level, in percentage points.
+    """Difference between coverage and level of central intervals, in percentage points.
 
-    The levels are 50, 80, 95 and 99 %. Bars show ± 2 standard errors of a calibrated model.
+    The levels are 50, 80, 95 and 99 %. Bars show ± 2 standard errors of a calibrated model's coverage.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -172,8 +173,9 @@ def draw_dependence(
 ) -> None:
     """Draw the mean prediction as a function of one input, with 80 % and 95 % bands.
 
-    The input varies from its 2 % to its 98 % quantile; other inputs keep the values in X. Means and predicted
-    quantiles, noise included, are averaged over at most 200 rows. At most 12 categories or dates are drawn.
+    The input varies from its 2 % to its 98 % quantile; all other inputs keep their values in X. Predicted
+    means and quantiles are averaged over at most 200 rows, and the quantiles include the noise. At most 12
+    categories or dates are drawn.
 
     Parameters
     ----------
@@ -202,7 +204,9 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Draw predicted against actual values; for over 2,000 rows, only the central 99.8 %.
+    """Draw predicted against actual values.
+
+    With more than 2,000 rows, the axes end near the 0.1 % and the 99.9 % quantile of all values.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def test_what_is_not_supported_is_refused():
     ):
         with pytest.raises(UnsupportedError):
             refused()
-    with pytest.raises(ValueError, match=r"X must be \[… q, 2\]"):
+    with pytest.raises(ValueError, match=r"X must have the shape \[…, q, 2\]"):
         model.posterior(SETS[..., :1])
     local = KernelGPRegressor(
         KERNEL, learner=None, likelihood=Gaussian(known_noise(0.01)), solver="local"

@@ -210,7 +210,7 @@ def test_what_cannot_be_used_is_refused(settings, y, words):
 def test_unknown_transforms_are_named():
     with pytest.raises(ValueError, match="did you mean 'log'"):
         likelihoods.Warped("gaussian", "logg")
-    with pytest.raises(TypeError, match="transform must be a transform"):
+    with pytest.raises(TypeError, match="or an object of stochgp.transforms"):
         likelihoods.Warped("gaussian", 3)
 
 

@@ -78,7 +78,7 @@ def test_a_code_among_targets_of_fingerprints_is_left_out():
 def test_a_code_in_files_is_named(tmp_path):
     path = tmp_path / "rows.csv"
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": with_value(-9999.0)}).to_csv(path, index=False)
-    with pytest.warns(UserWarning, match="of 60 rows of the files: 1 target.*: -9999$"):
+    with pytest.warns(UserWarning, match="of 60 rows of the files, 1 target.*: -9999$"):
         FeatureGPRegressor("linear", random_state=0).fit(path, "y")
     with pytest.raises(ValueError, match="-9999; missing='keep'"):
         FeatureGPRegressor("linear", missing="refuse").fit(path, "y")

@@ -118,7 +118,7 @@ def fit(
     load_code(code)
     _check_outputs(out, checkpoint, [source, *(code or ())])
     if target is None:
-        raise ValueError(f"{source}: set the target column with --target")
+        raise ValueError(f"{source}: use --target to set the target column")
     left_out = _left_out(source, target, _names_in(inputs), _names_in(ignore), weight)
     from stochgp.cli import rows  # loads JAX
     from stochgp.compiled import require_jax
@@ -153,7 +153,7 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
     if checkpoint is not None:
         check_can_write(checkpoint, read)
         if os.path.realpath(checkpoint) == os.path.realpath(out):
-            raise ValueError(f"--checkpoint and --out both name {out}: use two files")
+            raise ValueError(f"--checkpoint and --out are both {out}: use two different files")
 
 
 def _left_out(
@@ -171,11 +171,11 @@ def _left_out(
     for option, given in (("--inputs", inputs), ("--ignore", ignored)):
         for name in given or ():
             if name == target:
-                raise ValueError(f"{option} names {name!r}, which is the target")
+                raise ValueError(f"{option} contains {name!r}, which is the target")
             if name not in names:
                 raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
             if name in (ignored or ()) and option == "--inputs":
-                raise ValueError(f"both --inputs and --ignore name {name!r}")
+                raise ValueError(f"--inputs and --ignore both contain {name!r}")
     kept = [name for name in inputs or names if name not in (ignored or ())]
     if not set(kept) - {target}:
         raise ValueError(f"{source}: no input columns remain besides the target {target!r}")

@@ -111,7 +111,7 @@ def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -
         yield from replace(rows or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
-            f"{source}: the type of column {narrow.name!r} differs from the type in the first rows and at fit"
+            f"{source}: column {narrow.name!r} has a value of the wrong type; the fit or the first rows set the type"
         ) from None
 
 
@@ -247,7 +247,7 @@ def parsed_quantiles(text: str | None) -> list[float]:
     except ValueError:
         found = [math.nan]
     if not all(0 < q < 1 for q in found):
-        raise ValueError(f"--quantiles is {text!r}; it must be numbers between 0 and 1, such as 0.1,0.9")
+        raise ValueError(f"--quantiles is {text!r}; it must contain numbers between 0 and 1, such as 0.1,0.9")
     return found
 
 

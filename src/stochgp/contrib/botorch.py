@@ -29,8 +29,9 @@ JITTER = 1e-8  # relative jitter of covariances, for repeated points
 class PosteriorModel(Model):
     """A BoTorch model with one output and a joint Gaussian posterior over q points.
 
-    X has the shape [b, q, D]. Means and covariances equal those of `predict`. With an iterative solver, the
-    covariance is an estimate from 64 sampled functions, with a relative standard error of 0.18.
+    X contains b sets of q points with D inputs, as an array of shape [b, q, D]. `posterior` returns the same
+    means and covariances as `predict`. With an iterative solver, the covariance is estimated from 64 sampled
+    functions, and the relative standard error of a variance is 0.18.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class PosteriorModel(Model):
 class FunctionModel(DeterministicModel):
     """A deterministic BoTorch model whose outputs are functions drawn from a posterior.
 
-    Raises ValueError if the inputs are columns of a table that need encoding.
+    Raises ValueError if the functions take columns of a table that need encoding.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class FunctionModel(DeterministicModel):
 
 def _call(function: Callable, X: Tensor, n_inputs: int) -> tuple[Tensor, ...]:
     if X.ndim < 2 or X.shape[-1] != n_inputs:
-        raise ValueError(f"X must be [… q, {n_inputs}], but got {tuple(X.shape)}")
+        raise ValueError(f"X must have the shape […, q, {n_inputs}], but has the shape {tuple(X.shape)}")
     found: Any = _Call.apply(X.reshape(-1, *X.shape[-2:]), function)
     return tuple(part.reshape(*X.shape[:-2], *part.shape[1:]) for part in found)
 

@@ -55,8 +55,8 @@ def joint_moments(estimator: Any) -> Any:
     refuse_encoded(fitted.encoder)
     if fitted.observation.outward is not None:
         raise ValueError(
-            "observations are not Gaussian around f, because the estimator transforms targets or models counts: fit transformed targets, "
-            "such as log(y + 1/2), with likelihood='gaussian', or use sample_functions, which returns values in target units"
+            "the moments of f need Gaussian observations, but the estimator transforms targets or models counts. Fit it to transformed "
+            "targets, such as log(y + 1/2), with likelihood='gaussian'. Or use sample_functions, which returns values in target units"
         )
     m, dispersion, posterior = (
         fitted.observation.mean_function,
@@ -155,7 +155,7 @@ def moments_of(posterior: AbstractPosterior) -> Any:
             case VariationalPosterior():
                 return eqx.Partial(_by_process, posterior.process)
     raise ValueError(
-        f"{type(posterior).__name__} has no covariances between rows: fit with solver='cholesky' or 'cg', and likelihood='gaussian'"
+        f"{type(posterior).__name__} has no covariances between rows: fit with likelihood='gaussian', and with solver='cholesky' or solver='cg'"
     )
 
 

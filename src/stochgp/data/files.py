@@ -51,10 +51,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileSource(Source):
-    """A source of rows that each pass reads from files. Create one with `FileSource.of`.
+    """A source that reads its rows from files in each pass. `FileSource.of` creates a source.
 
     Files are read in order of their names, in blocks of at most 65,536 rows. The first rows of a text file
-    define the types of its columns. If a later row does not fit, `fit` starts again with a wider type.
+    define the types of its columns. If a later value has another type, `fit` starts again with a wider type.
 
     Parameters
     ----------
@@ -62,9 +62,10 @@ class FileSource(Source):
         A .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .feather file, or a folder. All files in a folder must
         have the same type and the same columns.
     columns, types : tuple of str, mapping of str to Arrow types
-        `columns` are the columns to read (None = all). `types` replaces detected types of text columns.
+        `columns` are the columns to read (None = all). `types` sets types of columns in text files.
     part : (float, int, bool), optional
-        Share of held-out rows, seed, and True to read the held-out or False the other rows. None = all rows.
+        The share of held-out rows, the seed of the split, and the part that the source reads: the held-out
+        rows (True) or the training rows (False). None = all rows.
     weight, split_by : str, tuple of str
         `weight` is the column of frequency weights; it is not an input. Splits keep groups together. The
         columns `split_by` define the groups, and are inputs too, unless `columns` excludes them.
@@ -217,7 +218,7 @@ def with_targets(
         if bad.any() and missing == "refuse":
             what = f"target column {target!r} has {bad.sum()} missing or infinite value(s), the first at data row {np.argmax(bad) + 1}"
             with block.placing():
-                raise TableError(f'{what}; missing="auto" (--set missing=auto) ignores such rows')
+                raise TableError(f'{what}; missing="auto" (--set missing=auto) ignores rows with bad targets')
         if dropped is not None:
             dropped.append(int(bad.sum()))
         if not bad.all():

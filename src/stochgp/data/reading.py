@@ -248,7 +248,7 @@ def _note_rows(source: FileSource, rows: Data, n_dropped: int, estimator: Any, c
     """Warn of outliers, ignored rows and changed columns in files, and record them."""
     looks, refuses = source.scaled and estimator.missing != "keep", estimator.missing == "refuse"
     if looks and (said := checked_targets(rows.y, None, refuses, leaves_out=False)[1]):
-        warn(f"check of {len(rows)} rows of the files: {said}", DataWarning, stacklevel=3)
+        warn(f"in a check of {len(rows)} rows of the files, {said}", DataWarning, stacklevel=3)
     if n_dropped:
         why = "of the files are ignored: they have no target"
         warn(f"{n_dropped} rows {why}", DataWarning, stacklevel=3)

@@ -47,7 +47,7 @@ class Standardiser:
         """
         X = np.asarray(X)
         if X.ndim not in (1, 2) or X.shape[0] == 0:
-            raise ValueError(f"expected values of shape [N, D] or [N] with N > 0, got {X.shape}")
+            raise ValueError(f"values must have the shape [N, D] or [N] with N > 0, not {X.shape}")
         weight = read_weights(weight, X)
         weight = None if weight is None else weight / weight.max()  # so that sums stay in range
         rows, found = X.reshape(X.shape[0], -1), NO_ROWS
@@ -71,7 +71,7 @@ class Standardiser:
         X = np.asarray(X)
         if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
             wanted = f"[N, {self.mean.size}]" if self.mean.ndim else "[N]"
-            raise ValueError(f"expected values of shape {wanted}, got {X.shape}")
+            raise ValueError(f"values must have the shape {wanted}, not {X.shape}")
         Z = np.empty(X.shape, dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _chunks(X.shape):

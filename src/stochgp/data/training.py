@@ -22,7 +22,7 @@ _SCALED = ("variance", "noise_variance")
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Checked rows in the user's units, and their standardisation."""
+    """The checked training rows in the user's units, and the standardisation of these rows."""
 
     rows: Data  # in the user's units
     inputs: Standardiser

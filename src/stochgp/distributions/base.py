@@ -32,7 +32,7 @@ class AbstractDistribution(eqx.Module):
 
     Methods accept `y` as a number for all rows, an array [N], or an array [N, Q] of Q points per row.
     Results have the shape of `y`, or [N] if `y` is a number. Subclasses implement the methods whose names
-    begin with an underscore, for points [N, Q]. Every array in a field has N rows.
+    begin with an underscore. These methods receive points [N, Q]. Every array in a field has N rows.
     """
 
     # Bypass Equinox, which would create a pytree for each method call.
@@ -48,7 +48,7 @@ class AbstractDistribution(eqx.Module):
         """The mean of each row. If no mean exists within `limits`: the median, with a warning."""
         low, high = self.limits
         if self.tail_index <= 1:
-            warn("these distributions have no mean: medians replace the mean", stacklevel=2)
+            warn("these distributions have no mean; `mean` contains medians instead", stacklevel=2)
             return np.clip(self.quantile(0.5), low, high)
         mean = self._moment(0)
         if (outside := (mean < low) | (mean > high)).any():
@@ -273,7 +273,7 @@ class AbstractDistribution(eqx.Module):
         """
         found = np.asarray(p, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"p must be a number or a list of numbers between 0 and 1, but is {p!r}")
+            raise ValueError(f"p must be a number between 0 and 1 or a list of such numbers, but is {p!r}")
         asked = np.broadcast_to(found.reshape(1, -1), (self.n_rows, found.size))
         values = self._by_parts(lambda part, p: part._quantile(p), asked, ARRAYS * found.size)
         return values if found.ndim else values[:, 0]
@@ -294,7 +294,7 @@ class AbstractDistribution(eqx.Module):
         y = np.asarray(y, np.float64)
         if y.ndim > 2 or y.ndim > 0 and len(y) != self.n_rows:
             raise ValueError(
-                f"y must be a number or have {self.n_rows} rows, as [N] or [N, Q], but has shape {y.shape}"
+                f"y must be a number, or an array [N] or [N, Q] with N = {self.n_rows}, but has the shape {y.shape}"
             )
         points = np.broadcast_to(y, (self.n_rows, 1)) if y.ndim == 0 else y
         points = points if y.ndim == 2 else points.reshape(self.n_rows, 1)

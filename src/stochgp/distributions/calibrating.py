@@ -24,7 +24,7 @@ MAX_LOG_TEMPERATURE = 2.5  # limit of |log T|, reached if no held-out row has a 
 
 
 class PITRecalibration(eqx.Module):
-    """Recalibration from probabilities u to R(u), with R the distribution function of Beta(a, b).
+    """Recalibration of a probability u to R(u), the distribution function of Beta(a, b).
 
     R has the density u^(a−1) (1 − u)^(b−1)/B(a, b). With a = b = 1, R changes nothing.
 
@@ -69,7 +69,7 @@ class PITRecalibration(eqx.Module):
         n_coarse = int(np.sum((counts[number] > 1) & is_far))
         if n_coarse > MAX_COARSE * len(y):
             raise ValueError(
-                f"{n_coarse} of {len(y)} held-out targets are repeated values far from other targets ({len(values)} distinct values); for such targets, recalibration is not available"
+                f"recalibration is not available: {n_coarse} of {len(y)} held-out targets are repeated values, far from all other targets ({len(values)} distinct values)"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
         number = len(y) if weight is None else effective_number(weight)
@@ -110,11 +110,11 @@ class PITRecalibration(eqx.Module):
 
 
 class ConformalScores(eqx.Module):
-    """Prediction intervals by split-conformal calibration, from the PIT values of n held-out rows.
+    """Split-conformal calibration of intervals, using the PIT values of n held-out rows.
 
     The score of a row with the PIT value u is |u − ½|. The number r is the k-th smallest score, with
-    k = ⌈(n + 1) level⌉. An interval reaches from the quantile at ½ − r to the quantile at ½ + r. For
-    exchangeable rows, the average coverage is between level and level + 1/(n + 1).
+    k = ⌈(n + 1) · `level`⌉. An interval reaches from the quantile at ½ − r to the quantile at ½ + r. For
+    exchangeable rows, the average coverage is between `level` and `level` + 1/(n + 1).
 
     Parameters
     ----------

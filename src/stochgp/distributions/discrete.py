@@ -84,8 +84,8 @@ class Categorical(AbstractDistribution):
 class Rounded(AbstractDistribution):
     """A continuous distribution rounded to the nearest whole number ≥ 0.
 
-    P(Y = k) = F(k + ½) − F(k − ½) and P(Y = 0) = F(½), with the distribution function F of the base.
-    `logpdf` is the log probability of a count, and −inf for other numbers.
+    P(Y = 0) = F(½) and P(Y = k) = F(k + ½) − F(k − ½) for k ≥ 1, where F is the distribution function of
+    `base`. `logpdf` is the log probability of a count, and −inf for other numbers.
 
     Parameters
     ----------
@@ -145,10 +145,10 @@ class Rounded(AbstractDistribution):
 
 
 class Counts(AbstractDistribution):
-    """Counts Y with Y | f ~ Poisson(e^f) and the normal log rate f ~ N(m, v).
+    """Counts Y | f ~ Poisson(e^f) with a normally distributed log rate f ~ N(m, v).
 
-    With a `shape` r, Y | f is negative binomial with mean μ = e^f and variance μ + μ²/r.
-    `logpdf` is the log probability of a count, and −inf for other numbers.
+    If `shape` is a number r, the distribution of Y | f is negative binomial with mean μ = e^f and variance
+    μ + μ²/r. `logpdf` is the log probability of a count, and −inf for other numbers.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class Mixture(AbstractDistribution):
 
     def __init__(self, parts: Sequence[AbstractDistribution], weights: np.ndarray, df: float = math.inf):
         if np.any(abs(weights.sum(axis=-1) - 1) > 1e-8) or np.any(weights < 0):
-            raise ValueError(f"weights of {len(parts)} parts must be ≥ 0 and sum to 1, but are {weights}")
+            raise ValueError(f"mixture weights must not be negative and must sum to 1, but are {weights}")
         if len({part.n_rows for part in parts}) > 1:
             raise ValueError("the parts of a mixture must have the same number of rows")
         self.parts, self.df = tuple(parts), df
@@ -169,7 +169,7 @@ class PointMass(AbstractDistribution):
     Parameters
     ----------
     value, width : array [N]
-        The constant; the (positive) resolution of recorded targets. Both have the units of Y.
+        The constant, and the positive resolution of recorded targets, in the units of Y.
     """
 
     value: PerRow

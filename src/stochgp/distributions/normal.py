@@ -57,16 +57,16 @@ class Normal(AbstractDistribution):
 
 
 class Student(AbstractDistribution):
-    """Student's t distribution of center + spread · T, with a standard Student-t T.
+    """The distribution of center + spread · T, where T has a standard Student-t distribution.
 
     Parameters
     ----------
     center : array [N]
         The median of each row, which is also the mean if df > 1.
     spread : array [N]
-        The scale of each row, positive. `std` is spread · √(df/(df − 2)) for df > 2, otherwise inf.
+        The scale of each row, positive. `std` is spread · √(df/(df − 2)) if df > 2, and inf if df ≤ 2.
     df : float
-        The degrees of freedom of T, positive, the same for all rows.
+        The positive degrees of freedom of T, which all rows share.
     """
 
     center: PerRow

@@ -20,8 +20,8 @@ Probabilities = Any  # arrays of equal shape with values in [0, 1]
 class Warped(AbstractDistribution):
     """The distribution of Y if an increasing transform T(Y) has the distribution `base`.
 
-    The density is p(y) = p_base(T(y)) T'(y). If the mean does not exist or is outside `support`, `mean` is
-    the median, with a warning. If the standard deviation does not exist, `std` is inf.
+    The density is p(y) = p_base(T(y)) T'(y). If the mean does not exist or is outside `support`, `mean`
+    returns the median and warns. If the standard deviation does not exist, `std` is inf.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Warped(AbstractDistribution):
     transform : `AbstractTransform`
         The transform T, an object of `stochgp.transforms`.
     support : (float, float)
-        The range of means that the data support, in the units of Y.
+        The smallest and the largest mean that the training targets support, in the units of Y.
     """
 
     base: AbstractDistribution
@@ -72,7 +72,7 @@ class PositiveCurve(eqx.Module):
     """A curve R that moves the probability of Y ≤ 0 to positive values.
 
     With c = P(Y ≤ 0) and h = (1 + c)/2, R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for u ≥ h.
-    Quantiles of probabilities above h remain the same.
+    Quantiles at probabilities above h remain the same.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Recalibrated(AbstractDistribution):
     base : distribution
         A continuous distribution of N rows.
     curve : PITRecalibration or PositiveCurve
-        The curve R, for all rows or per row.
+        The curve R. A `PITRecalibration` is the same for all rows; a `PositiveCurve` has a `cut` per row.
     """
 
     base: AbstractDistribution

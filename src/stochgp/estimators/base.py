@@ -183,7 +183,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return_std, return_cov : bool
             Also return the standard deviation [N] or the covariance matrix [N, N], but not both.
         include_noise : bool
-            True: the uncertainty of an observation. False: the uncertainty of f, without noise.
+            True includes the noise of an observation in the uncertainty. False returns the uncertainty of f.
 
         Returns
         -------
@@ -205,7 +205,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return fitted.mean_and_std(X, include_noise=include_noise) if return_std else fitted.mean(X)
 
     def predict_distribution(self, X: Any) -> AbstractDistribution:
-        """Return the predictive distribution of an observation at each row, noise included.
+        """Return the predictive distribution of a noisy observation at each row.
 
         Returns
         -------
@@ -215,22 +215,22 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return self._distribution(self._read(X), "distributions", 24)
 
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, " N *Q"]:
-        """Return quantiles of an observation at each row, noise included, in target units.
+        """Return quantiles of a noisy observation at each row, in target units.
 
         The result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers. Raises
         ValueError if a value of q is not between 0 and 1.
         """
         found = np.asarray(q, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"q must be a number, or a list of numbers, between 0 and 1, but is {q!r}")
+            raise ValueError(f"q must be a number between 0 and 1 or a list of such numbers, but is {q!r}")
         distribution = self._distribution(self._read(X), f"{found.size} quantiles", 16 * found.size)
         return distribution.quantile(found)
 
     def predict_frame(self, X: Any, level: float = 0.95) -> Any:
-        """Return predicted observations, noise included, as a pandas data frame.
+        """Return predictions of noisy observations as a pandas data frame.
 
-        The columns are mean, std (standard deviation), median, lower and upper. The limits `lower` and
-        `upper` are those of `predict_interval`. If X is a pandas data frame, the result has its index.
+        The columns are mean, std (standard deviation), median, lower and upper. `predict_interval` returns
+        the same limits `lower` and `upper`. If X is a pandas data frame, the result has the index of X.
         """
         frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
@@ -238,8 +238,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """Return the lower and upper limits of the central predictive interval for each row.
 
-        An observation at the row, noise included, lies in the interval with probability `level`. Raises
-        ValueError if `level` is not between 0 and 1.
+        A noisy observation at the row lies in the interval with probability `level`. Raises ValueError if
+        `level` is not between 0 and 1.
         """
         return self._distribution(self._read(X), "intervals", 32).interval(level)
 
@@ -248,8 +248,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Float[np.ndarray, "N S"]:
         """Draw joint samples of f at the rows of X from the posterior, in target units.
 
-        With `include_noise=True`, draw observations with independent noise. At each row, the samples follow
-        `predict_distribution`, except that samples from a pool omit the recalibration of the pool.
+        With `include_noise=True`, draw observations with independent noise. The observations at each row
+        follow `predict_distribution`, except that a pool does not recalibrate them.
         """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
@@ -260,10 +260,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:
-        """Draw functions from the posterior that can be evaluated at any rows.
+        """Draw functions from the posterior. They can be evaluated at any rows.
 
-        After `f = model.sample_functions(8)`, `f(X)` has the shape [rows, 8], in target units. If X is a
-        JAX array, f(X) is differentiable. Raises ValueError if `n_samples` is not a positive whole number.
+        After `f = model.sample_functions(8)`, `f(X)` is an array [rows, 8] in target units. If X is a JAX
+        array, f(X) is differentiable. Raises ValueError if `n_samples` is not a positive whole number.
         """
         check_is_fitted(self)
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
@@ -279,7 +279,7 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
     classes_: np.ndarray
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
-        """Return the probability of each class for each row [N, C], in the order of `classes_`."""
+        """Return class probabilities [N, C] for N rows and C classes, in the order of `classes_`."""
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
@@ -305,21 +305,23 @@ class GPEstimator(PosteriorEstimator):
     random_state : None, int, NumPy RandomState or Generator
         The seed of all random numbers.
     standardize : bool
-        Scale inputs and real targets to a weighted mean of 0 and standard deviation of 1 over training rows.
+        Scale inputs and continuous targets. Over the training rows, the weighted mean of each becomes 0, and
+        the standard deviation becomes 1.
     missing : "auto", "refuse" or "keep"
         "auto": `fit` fills in missing inputs, and drops rows whose target is missing or a code such as −9999.
-        "refuse": `fit` raises an error instead. "keep": like "auto", but codes count as targets.
+        "refuse": `fit` raises an error for missing values and codes. "keep": like "auto", but `fit` treats
+        codes as ordinary targets.
     dtype : "float32" or "float64"
         The floating-point type of rows, kernels and features.
     memory_limit : str, int or None
-        "1GB", a number of bytes, or None for half of the available memory.
+        A string such as "1GB", a number of bytes, or None, which allows half of the available memory.
         A call raises MemoryLimitError if the process would need more memory.
     time_limit : float or None
         Maximum seconds for a fit. If the limit shortens the fit, `plan_["ended"]` contains the reason.
     devices : None, "all" or int
-        None: one device. "all" or a number: all, or so many, share the rows (docs/methods/scale.md).
+        The number of devices that share the rows (docs/methods/scale.md). None uses one device.
     verbose : "auto", 0 or 1
-        Show progress on stderr. "auto": after 3 s, on a terminal or in a notebook. 0: never. 1: always.
+        1 shows progress on stderr, and 0 does not. "auto" shows it after 3 s, on a terminal or in a notebook.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ NEW_ROWS = 1_000  # rows with new categories per evaluation
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior of f, with the encoder and scaling of inputs and the observation model.
+    """A posterior of f, the encoder and the scaling of the inputs, and the observation model.
 
     The posterior receives standardised rows of `dtype`, in padded blocks of `posterior.block_rows` rows.
     """
@@ -265,7 +265,7 @@ class FunctionDraws(eqx.Module):
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
             raise ValueError(
-                f"expected floating-point rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
+                f"X must be a floating-point array [N, {len(self.center)}], but is {X.dtype} of shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
         functions = cast(self.functions, X.dtype)  # all arrays have the dtype of X

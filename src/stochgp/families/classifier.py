@@ -46,9 +46,10 @@ START_VARIANCE = 4.0  # of the latent functions; with it, a typical probability 
 class SparseGPClassifier(PosteriorClassifier, GPEstimator):
     """Gaussian process classification with few inducing points.
 
-    Two classes need one latent function f, with P(y = second class | f) = Φ(f). With more classes, every
-    class has its own latent function, and P(y = c | f) = softmax(f)_c. All latent functions share a kernel
-    and inducing points. Predicted probabilities are averages over q(f), which include the uncertainty of f.
+    Two classes need one latent function f, and P(y = second class | f) = Φ(f), where Φ is the normal
+    distribution function. With more classes, every class has its own latent function, and
+    P(y = c | f) = softmax(f)_c. All latent functions share a kernel and inducing points. Predicted
+    probabilities are averages over the approximate posterior q(f), and thus include the uncertainty of f.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear".
     n_inducing : int
-        Number of inducing points; with fewer rows, the number of rows.
+        Number of inducing points, or the number of rows if it is smaller.
     learner : str, AbstractLearner or None
         "svgp": each step uses a mini-batch. "vgp": each step uses all rows. "auto": "vgp" for two classes and
         at most 1,000 rows, else "svgp". A learner of `stochgp.learners` is also accepted.

@@ -68,25 +68,26 @@ SCALE_ROWS = 1_000  # rows to estimate the initial variance
 
 @dataclass(eq=False, repr=False)
 class FeatureGPRegressor(FamilyRegressor):
-    """Gaussian process regression with the kernel k(x, z) = variance · φ(x)·φ(z).
+    """Gaussian process regression with features φ and the kernel k(x, z) = v φ(x)·φ(z).
 
-    `predict` returns the mean of the latent function, without noise.
+    Here v is the variance. `predict` returns the mean of the latent function, without noise.
 
     Parameters
     ----------
     features : str or AbstractFeatureMap
-        A name: "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a
-        SMILES column). Or a feature map of `stochgp.features`, or a network that maps a row [D] to a vector.
+        A feature map of `stochgp.features`, a network that maps a row [D] to a vector, or a name: "mlp",
+        "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a SMILES column).
     kernel : str, AbstractKernel or None
-        The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None means
-        the linear kernel of the network's output. Fourier features of the output approximate other kernels.
+        The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None means the
+        linear kernel of the network's output. To approximate another kernel, φ contains Fourier features of
+        this output.
     n_features : int or None
         Length of φ. None: 128 for "mlp", 32 for "attention", 1000 for random features, 512 for "nystrom".
     learner : str, AbstractLearner or None
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
     likelihood : str or AbstractLikelihood
-        "gaussian": noise of constant variance. "student-t": errors follow a Student-t distribution whose
-        scale depends on the inputs, fitted to held-out rows. "auto": "student-t" if it predicts held-out
+        "gaussian": noise of constant variance. "student-t": a Student-t distribution of errors, which is
+        fitted to held-out rows; its scale depends on the inputs. "auto": "student-t" if it predicts held-out
         rows clearly better, else "gaussian" (docs/methods/row_noise.md). Objects of `stochgp.likelihoods`:
         `Gaussian(noise)`, `StudentT(df, noise)`, or `Warped(likelihood, transform)` to transform targets.
     {shared}
@@ -94,7 +95,7 @@ class FeatureGPRegressor(FamilyRegressor):
     Attributes
     ----------
     features_
-        The feature map φ, for standardised inputs. With a named network, φ includes `Extrapolation`.
+        The feature map φ, for standardised inputs. For "mlp" and "attention", φ includes `Extrapolation`.
     noise_variance_, nlml_
         The noise variance, and the exact negative log marginal likelihood per row, in target units.
     {fitted}

@@ -81,7 +81,7 @@ class KernelGPRegressor(FamilyRegressor):
         + kernels.Constant()`, for fingerprints or for a table that consists of a column of SMILES.
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
-        better (docs/methods/row_noise.md). Also "gaussian", "student-t", or an object of
+        better (docs/methods/row_noise.md). Other values are "gaussian", "student-t" and objects of
         `stochgp.likelihoods`. The σ² of `Gaussian(σ²)` and `StudentT(df, σ²)` is the initial noise variance
         of standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` also
         transforms the targets.
@@ -90,7 +90,7 @@ class KernelGPRegressor(FamilyRegressor):
         `stochgp.learners`. None keeps the given hyperparameters.
     solver : str or AbstractSolver
         "cholesky", "cg", "sdd" or a solver of `stochgp.solvers`: the posterior uses all rows. "local":
-        predictions use the training rows nearest to each new row. "auto": "local" if N > 100,000.
+        predictions use the training rows nearest to each new row. "auto": "local" for more than 100,000 rows.
     {shared}
 
     Attributes

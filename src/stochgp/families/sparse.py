@@ -86,20 +86,20 @@ class SparseGPRegressor(FamilyRegressor):
         "svgp": mini-batches. "sgpr": L-BFGS on the collapsed bound of all rows, for Gaussian noise. "vgp":
         L-BFGS on the bound of all rows, for any likelihood. "svdgp": many inducing functions for the mean and
         few for the covariance. "ivsgpr": mirror ascent. "auto": with at most 1,000 rows, "sgpr" for Gaussian
-        noise and "vgp" for other likelihoods; with more rows, "svgp". "svdgp" and
-        "ivsgpr" can learn from streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
+        noise and "vgp" for other likelihoods; with more rows, "svgp". "svdgp" and "ivsgpr" can learn from
+        streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
     n_inducing : int
-        Number of inducing points; with fewer rows, the number of rows.
+        Number of inducing points, or the number of rows if it is smaller.
     n_inducing_mean : int or None
         Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the
         mean uses the `n_inducing` points plus random rows, and has a closed form (docs/methods/sparse.md).
-        0: the mean uses only the `n_inducing` points. None: up to 4,096 if rows and memory allow; for
-        "svdgp", 8 times `n_inducing`.
+        0: the mean uses only the `n_inducing` points. None: at most 4,096, limited by the rows and the
+        memory; for "svdgp", 8 times `n_inducing`.
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
-        better (docs/methods/row_noise.md). Also "gaussian", "student-t", for counts "poisson" and
-        "negative-binomial", or an object of `stochgp.likelihoods`. Likelihoods other than Gaussian noise need
-        "svgp" or "vgp". `likelihoods.Warped(likelihood, transform)` transforms the targets.
+        better (docs/methods/row_noise.md). Other values are "gaussian", "student-t", "poisson" (for counts),
+        "negative-binomial" (for counts) and objects of `stochgp.likelihoods`. Only "svgp" and "vgp" accept
+        likelihoods other than Gaussian noise. `likelihoods.Warped(likelihood, transform)` transforms targets.
     {shared}
 
     Attributes

@@ -78,16 +78,16 @@ def _block(features: AbstractFeatureMap, X: Any) -> Array:
 
 
 class Network(AbstractFeatureMap):
-    """Features φ(x) = network(x) of any Equinox module or function of one row x [D].
+    """Features φ(x) = network(x), where the network is an Equinox module or a function.
 
     Raises ValueError if D is unknown, or if the network does not map a row [D] to a vector [M].
 
     Parameters
     ----------
     network : callable
-        A function of one row, or an Equinox module. A module's floating-point arrays train, unless `frozen`.
+        A function of one row, or an Equinox module whose floating-point arrays are learned, unless `frozen`.
     n_inputs : int or None
-        D. None = the attribute `n_inputs`, `in_size` or `in_features` of the network.
+        The number D of inputs. None = the attribute `n_inputs`, `in_size` or `in_features` of the network.
     """
 
     network: Callable[[Array], Array]
@@ -101,7 +101,7 @@ class Network(AbstractFeatureMap):
             sizes = [size for name in names if isinstance(size := getattr(content, name, None), int)]
             if not sizes:
                 what = type(content).__name__
-                raise ValueError(f"{what} has no attribute with its number of inputs: pass n_inputs")
+                raise ValueError(f"{what} has no attribute n_inputs, in_size or in_features: pass n_inputs")
             n_inputs = sizes[0]
         self.n_inputs = n_inputs
         self.size = _output_size(network, n_inputs)
@@ -203,14 +203,14 @@ class Sum(AbstractFeatureMap):
 class Nystrom(AbstractFeatureMap):
     """Nyström features φ(x) = L⁻¹ k(U, x) with landmarks U [M, D] and LLᵀ = k(U, U) + εI.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) approximates k(x, z). The kernel trains; U is fixed.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) approximates k(x, z). U is fixed; k is learned.
 
     Parameters
     ----------
     kernel, landmarks : kernel, array [M, D]
         The kernel k, and the landmarks U in the units of the inputs.
     jitter : float or None
-        ε divided by the mean diagonal of k(U, U). None = 4 M eps, with the eps of the rows' dtype.
+        ε divided by the mean diagonal of k(U, U). None = 4 M times the machine epsilon of the rows' dtype.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -220,7 +220,7 @@ class Nystrom(AbstractFeatureMap):
     def __check_init__(self) -> None:
         shape = self.landmarks.shape
         if len(shape) != 2 or shape[0] == 0:
-            raise ValueError(f"landmarks must be rows [M, D] with M at least 1, but got shape {shape}")
+            raise ValueError(f"landmarks must be an array [M, D] with M ≥ 1, but have the shape {shape}")
 
     @classmethod
     def init(

@@ -21,14 +21,15 @@ N_EXTRAPOLATION = 128
 
 
 class RandomFourier(AbstractFeatureMap):
-    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007).
+    """Random features whose product φ(x)·φ(z) has the mean k(x, z) (Rahimi and Recht 2007).
 
     With x̃ = x/ℓ,
         cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
         paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
 
-    The ω_j are drawn from the spectral density at ℓ = 1: a standard normal distribution for the RBF kernel,
-    Student's t with 2ν degrees of freedom for Matérn-ν. The kernel trains. `init` creates features.
+    The frequencies ω_j are drawn from the spectral density of k at ℓ = 1. For the RBF kernel, this density is
+    standard normal; for Matérn-ν, it is a Student-t with 2ν degrees of freedom. k trains. `init` creates
+    features.
 
     Parameters
     ----------
@@ -94,10 +95,10 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)) that are 0 inside a box, for Fourier features ψ of k.
+    """Differences φ(x) = ψ(x) − ψ(c(x)) of Fourier features ψ, which are 0 inside a box.
 
-    c(x) is the point of the box nearest to x. Outside the box, a function φ(x)·w with w ~ N(0, I) has the
-    variance 2(k(0) − k(x − c(x))), which rises to 2k(0). No parameter trains. `init` creates features.
+    The point of the box nearest to x is c(x). Outside the box, a function φ(x)·w with w ~ N(0, I) has the
+    variance 2(k(0) − k(x − c(x))), which is 2k(0) far from the box. No parameter trains. `init` creates φ.
 
     Parameters
     ----------

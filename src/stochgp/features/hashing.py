@@ -27,9 +27,9 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 class TanimotoHashes(AbstractFeatureMap):
     """Random features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a Tanimoto kernel k.
 
-    A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. ξ_j = ±1 is a
-    random sign of each element. φ(x)·φ(z) has the mean k(x, z) and the standard deviation variance ·
-    √((1 − T²)/M) (Tripp et al. 2023). φ has derivatives only for the variance. Use `init` to create φ.
+    A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. Each element
+    has a random sign ξ_j = ±1. The product φ(x)·φ(z) has the mean k(x, z) and the standard deviation
+    variance · √((1 − T²)/M) (Tripp et al. 2023). Only the variance has derivatives. Use `init` to create φ.
 
     Parameters
     ----------

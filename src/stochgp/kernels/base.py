@@ -115,7 +115,7 @@ class AbstractPair(AbstractKernel):
 
 
 class Sum(AbstractPair):
-    """The kernel k = left + right of a sum of two independent functions.
+    """The kernel k(x, z) = left(x, z) + right(x, z).
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Arra
 
 
 class Points(NamedTuple):
-    """Rows prepared for distances, with some coordinates kept apart for accuracy."""
+    """Rows prepared for distances. For accuracy, `apart` holds some coordinates separately."""
 
     coordinates: Float[Array, "N A"]
     norms: Float[Array, " N"]  # squared norms of `coordinates`

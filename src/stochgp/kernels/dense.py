@@ -38,7 +38,7 @@ Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # a funct
 
 
 class Term(NamedTuple):
-    """A kernel variance · f(‖(x − z) W/ℓ‖²) with the function f of an RBF or Matérn kernel."""
+    """An RBF or Matérn kernel k = variance · f(‖(x − z) W/ℓ‖²) of mapped inputs xW."""
 
     profile: Profile
     W: Float[np.ndarray, "D A"] | None  # None = identity

@@ -32,10 +32,11 @@ APART = 2  # coordinates of the shortest lengthscales, whose differences are squ
 
 
 class AbstractStationary(AbstractKernel):
-    """The base class of stationary kernels k = variance · f(s) with f(0) = 1.
+    """The base class of stationary kernels k = variance · f(s) of squared scaled distances s.
 
-    A subclass defines f in `profile` and the distribution of frequencies in `frequency_scales`. Fields accept
-    numbers, arrays and parameters, such as `lengthscale=bounded(1.0, 0.1, 10.0)` or `variance=frozen(1.0)`.
+    A subclass defines f, with f(0) = 1, in `profile`, and the distribution of frequencies in
+    `frequency_scales`. Fields accept numbers, arrays and parameters, such as
+    `lengthscale=bounded(1.0, 0.1, 10.0)` or `variance=frozen(1.0)`.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class RBF(AbstractStationary):
 
 
 class AbstractMatern(AbstractStationary):
-    """The Matérn kernel with 2ν = `degrees`."""
+    """The Matérn kernel with smoothness ν = `degrees`/2."""
 
     degrees: ClassVar[int]
 
@@ -132,7 +133,7 @@ class AbstractMatern(AbstractStationary):
 class Matern12(AbstractMatern):
     """The Matérn-1/2 kernel k = variance · exp(−√s) of rough, continuous functions.
 
-    k is not differentiable at s = 0; the derivative at this point is set to 0.
+    At the squared scaled distance s = 0, k is not differentiable; the derivative is set to 0 there.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ class Matern12(AbstractMatern):
 
 
 class Matern32(AbstractMatern):
-    """The Matérn-3/2 kernel k = variance · (1 + √(3s)) exp(−√(3s)).
+    """The Matérn-3/2 kernel k = variance · (1 + √(3s)) exp(−√(3s)) of distances √s.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class Matern32(AbstractMatern):
 
 
 class Matern52(AbstractMatern):
-    """The Matérn-5/2 kernel k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)).
+    """The Matérn-5/2 kernel k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)) of distances √s.
 
     Parameters
     ----------
@@ -168,7 +169,7 @@ class Matern52(AbstractMatern):
 
 
 class RationalQuadratic(AbstractStationary):
-    """The kernel k = variance · (1 + s/(2α))^(−α), a mixture of RBF kernels.
+    """The mixture k = variance · (1 + s/(2α))^(−α) of RBF kernels, at scaled distances √s.
 
     Parameters
     ----------

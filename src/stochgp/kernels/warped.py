@@ -22,15 +22,15 @@ T = TypeVar("T")
 class Warped(AbstractKernel):
     """A deep kernel k(x, z) = kernel(g(x), g(z)) with a network or function g.
 
-    g maps a row [D] to a vector [P] (Wilson et al. 2016). Both kernel and g train, unless they are `frozen`.
-    The feature map `features.Network` is the same model with a linear kernel.
+    g maps a row [D] to a vector [P] (Wilson et al. 2016). Both kernel and g are learned, unless they are
+    `frozen`. With a linear kernel of g(x), the feature map `features.Network` defines the same model.
 
     Parameters
     ----------
     kernel : kernel
         A kernel of the outputs of g; its lengthscales have the units of these outputs.
     network : callable
-        The map g: a function, or an Equinox module. The floating-point arrays of a module train.
+        The map g: a function, or an Equinox module, whose floating-point arrays are learned.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

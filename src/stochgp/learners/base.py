@@ -158,17 +158,17 @@ class BatchState(eqx.Module):
 class AbstractBatchLearner(AbstractLearner):
     """Base class of learners that take steps on mini-batches of rows.
 
-    This class draws the batches, and a subclass defines the step. A step uses `n_streams` independent
-    batches; several batches are stacked.
+    This class draws the batches, and a subclass defines the step. A step uses one batch, or a stack of
+    `n_streams` independent batches.
 
     Parameters
     ----------
     batch_size : int
-        B, the number of rows in a batch. With fewer than B training rows, a batch contains all of them.
+        The number B of rows in a batch. If there are fewer than B training rows, a batch contains all rows.
     epochs : int or None
         The number of passes over the data. None = a number that the evaluator computes.
     learning_rate : float, function of the step, or None
-        None = the best rate in short trials if the evaluator defines such rates, else the learner's default.
+        None = the best of the evaluator's rates in short trials; without such rates, the learner's default.
     optimizer : function
         A function that returns an optax optimizer for a learning rate, such as `optax.adam` or `optax.sgd`.
     decay : function

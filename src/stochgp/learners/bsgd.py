@@ -22,16 +22,16 @@ RATE = 0.01
 
 
 class BSGD(AbstractBatchLearner):
-    """Mini-batch gradient descent on the NLML per datum of the batches.
+    """Mini-batch gradient descent on the NLML per datum, computed from each batch.
 
     Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. A batch S has B rows with
     targets y_S and covariance A = k(X_S, X_S) + noise. The gradient with respect to a parameter θ_l is
 
         g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2B).
 
-    A step takes O(B³ + B²D) for D inputs, or O(B³ + B²M) for a feature GP with M features. The gradient is
-    a biased estimate of the gradient on all rows. A larger B reduces the bias. Batches of nearest neighbours
-    identify short lengthscales and small noise better than uniformly drawn rows, which are farther apart.
+    A step takes time O(B³ + B²D) for D inputs, or O(B³ + B²M) for a feature GP with M features. The gradient
+    is a biased estimate of the gradient on all rows. A larger B reduces the bias. Uniformly drawn rows are
+    far apart; batches of nearest neighbours identify short lengthscales and small noise better.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class BSGD(AbstractBatchLearner):
         The method that selects the rows of a batch. None = `NearestNeighbours()` for kernels whose
         correlations decrease with distance, else `Uniform()`.
     signal_scale : float or None
-        A number τ divides the gradient of the kernel's variances by 2τ log B instead of 2B. None = 2B. The
-        theory of sgGP uses τ = 3.
+        With a number τ, gradients with respect to variances of the kernel are divided by 2τ log B instead of
+        2B. None = 2B. The theory of sgGP uses τ = 3.
     """
 
     steps: ClassVar[int] = 4096
@@ -54,7 +54,7 @@ class BSGD(AbstractBatchLearner):
         self.check_common()
         if self.signal_scale is not None and not (0 < self.signal_scale < math.inf and self.batch_size > 1):
             raise ValueError(
-                f"signal_scale is {self.signal_scale} and batch_size is {self.batch_size}; signal_scale must be positive and finite, and batch_size at least 2"
+                f"signal_scale is {self.signal_scale} and batch_size is {self.batch_size}; signal_scale must be positive and finite, and batch_size must be at least 2"
             )
 
     def sampling_for(self, gp: AbstractGP) -> Any:

@@ -39,7 +39,7 @@ MOST_MISSED = 0.5  # maximum relative error of the last predicted gain before th
 
 
 class Prepared(NamedTuple):
-    """The rows and the constants of all steps."""
+    """The rows, and constants that all steps use."""
 
     order: Int32[np.ndarray, " N"]  # a random order of all rows
     group: Int[np.ndarray, " N"] | None
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 
 class ConditionalState(eqx.Module):
-    """The model, its neighbourhoods, and the loss with its curvature at the model."""
+    """The model, the neighbourhoods of rows, and the loss and its derivatives at the model."""
 
     gp: AbstractGP
     near: Int32[np.ndarray, "B m"]  # the rows of each neighbourhood, from the farthest to the centre
@@ -231,11 +231,11 @@ class LeaveOneOut(AbstractConditionals):
         L(θ) = −Σ_i ρ_i log p(y_i | y_c(i)) / Σ_i ρ_i
 
     Row i has the target y_i and the weight ρ_i. A neighbourhood is a random centre and its nearest rows. The
-    rows c(i) are the other rows in the neighbourhood of row i, without rows of the same group. The sums are
-    over the scored rows: each centre and the rows nearest to it. The true θ minimises the expectation of L,
-    although L is no joint density. L is too optimistic if test rows are far from all training rows.
+    set c(i) contains the rows in the neighbourhood of row i, except row i and the rows of its group. The sums
+    are over the scored rows: each centre and the rows nearest to it. The true θ minimises the expectation of
+    L, although L is no joint density. L is too optimistic if test rows are far from all training rows.
 
-    The run converges when the predicted gain or each of the last three gains is below 0.0005 nats per datum.
+    A run has converged if the predicted gain or each of the last three gains is below 0.0005 nats per datum.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class LeaveOneOut(AbstractConditionals):
     n_centres : int
         C, the number of scored rows in all neighbourhoods.
     n_scored : int
-        The number of scored rows in a neighbourhood. If a group has several rows, this number is 1.
+        The number of scored rows in a neighbourhood. It is 1 if a group has several rows.
     spread : float or None
         The standard deviation of a normal prior of the unconstrained parameters; None = no prior.
     searches : int
@@ -264,13 +264,14 @@ class LeaveOneOut(AbstractConditionals):
 
 
 class Vecchia(AbstractConditionals):
-    """Learner that maximises Vecchia's likelihood (1988): each row is given m earlier rows.
+    """Learner that maximises Vecchia's likelihood (1988), using m earlier rows for each row.
 
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]}
 
-    The order is random. c(i) are m earlier rows that have a high correlation with row i. Row i has the weight
-    ρ_i and, for one observation, the noise variance σ² s_i. n is Σρ_i. L is the NLML per datum of all data
-    under a Gaussian density. L is exact if c(i) contains all earlier rows. Groups are ignored.
+    The order of the rows is random. The set c(i) contains m earlier rows that have a high correlation with
+    row i. Row i has the weight ρ_i and, for one observation, the noise variance σ² s_i. The number of data
+    is n = Σρ_i. The conditional densities define a Gaussian density of all data, and L is the NLML per datum
+    under this density. L is exact if c(i) contains all earlier rows. Groups are ignored.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ class AbstractGrowing(AbstractBatchLearner):
         """Return the initial state. Raises TypeError for a model that is not `Decoupled`."""
         if not isinstance(gp.approximation, Decoupled):
             kind = type(gp.approximation).__name__
-            raise TypeError(f"{type(self).__name__} needs a model with Decoupled functions, not {kind}")
+            raise TypeError(f"{type(self).__name__} needs the approximation Decoupled, not {kind}")
         return BatchState(*self.begin(gp, self.partition(gp)[0], problem, RATE))
 
     def ascend(
@@ -123,8 +123,8 @@ class IVSGPR(AbstractGrowing):
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    p_i = K⁻¹k(α, x_i),
 
-    with the precisions β_i and linear terms r_i of `objectives.elbo.sites`. Then the basis functions, the
-    kernel and the likelihood take a step along the gradient of the ELBO.
+    where β_i and r_i are the precisions and linear terms that `objectives.elbo.sites` returns. Then the basis
+    functions, the kernel and the likelihood take a step along the gradient of the ELBO.
 
     Parameters
     ----------
@@ -196,9 +196,9 @@ def _with_mean(
 class SVDGP(AbstractGrowing):
     """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, Algorithm 1).
 
-    M_α basis functions with weights a define the mean of q(f). M_β basis functions with a matrix L define
-    its covariance. K_α and K_β are the kernel matrices of both sets. H is I + LᵀK_βL. A batch S has B of N
-    rows, and row i has the weight ρ_i. A step follows the gradient of
+    M_α basis functions with weights a define the mean of q(f). M_β basis functions with a matrix L define the
+    covariance of q(f). The M_α and the M_β functions have the kernel matrices K_α and K_β. H is I + LᵀK_βL. A
+    batch S has B of the N rows, and row i has the weight ρ_i. A step follows the gradient of
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (M_β − tr H⁻¹).
 
@@ -212,12 +212,12 @@ class SVDGP(AbstractGrowing):
     learning_rate : float, function of the step, or None
         A number is divided by 1 + 0.1 √t at step t. None = the best of 0.01, 0.03 and 0.1 in trials.
     growth : int
-        The number of rows of each batch that become basis functions, until the basis is full.
+        Each batch adds this number of basis functions at its rows, until the basis is full.
     n_columns : int or None
-        The number of columns of K_α for estimates; None = `batch_size`.
+        The number of random columns of K_α per step; None = `batch_size`.
     mirror_rate : float, function of the step, or None
-        None: L follows the gradient, as in the paper. A number: LLᵀ takes mirror steps of this size, as in
-        `IVSGPR`, and reaches the right scale in fewer steps.
+        None: L follows the gradient, as in the paper. Otherwise LLᵀ takes mirror steps of this size, as in
+        `IVSGPR`, and reaches the right scale in fewer steps than with the gradient.
     """
 
     n_columns: int | None = None

@@ -214,7 +214,7 @@ class Uniform(eqx.Module):
 
 
 class NearestNeighbours(eqx.Module):
-    """Mini-batches of a random row and its B − 1 nearest rows by Euclidean distance.
+    """Mini-batches of B rows: a random row and its B − 1 nearest rows by Euclidean distance.
 
     Standardise the inputs first. The search for neighbours takes place once, before the first step.
     """

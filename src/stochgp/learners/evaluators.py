@@ -50,7 +50,7 @@ Division = tuple[MemorySource, MemorySource | None]  # the training rows and the
 
 
 class LossEvaluation(NamedTuple):
-    """The model, and the mean loss per datum of the last steps, NaN before the first step."""
+    """The model, and the mean of the last steps' losses per datum (NaN before step 1)."""
 
     gp: AbstractGP
     loss: float
@@ -68,8 +68,9 @@ class LossEvaluation(NamedTuple):
 class ByLoss(eqx.Module):
     """Evaluator that uses the mean loss of the learner's steps.
 
-    A run returns its last state that has not diverged. The last two fifths of the evaluations are compared:
-    if their mean losses differ by less than 0.01 nats per datum or two standard errors, the run has settled.
+    A run returns its last state that has not diverged. Let d be the difference between the mean losses of the
+    last fifth of the evaluations and of the fifth before it. The run has settled if |d| is below 0.01 nats
+    per datum or below two standard errors of d.
 
     Parameters
     ----------

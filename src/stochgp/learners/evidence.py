@@ -64,19 +64,21 @@ class Evidence(NamedTuple):
 
 
 class ByEvidence(eqx.Module):
-    """Evaluator that uses the exact NLML or the NLPD of held-out rows.
+    """Evaluator that uses the exact NLML of training rows or the NLPD of held-out rows.
 
-    A run returns the state with the lowest criterion. The run has settled if the criterion fell by less than
-    0.01 nats per datum in the last cycle; without cycles, in the last three quarters of the steps.
+    A run returns the state with the lowest criterion. A run with cycles has settled if the criterion fell by
+    less than 0.01 nats per datum in the last cycle. A run without cycles has settled if the criterion fell by
+    less than 0.01 nats per datum in the last three quarters of the steps.
 
     Parameters
     ----------
     refit : bool
         If True, every evaluation sets `variance` and `noise_variance` to their optimum for fixed features.
     validation_fraction : float
-        The share of held-out rows; groups stay whole. With share 0, the criterion is the exact NLML of the
-        training rows, otherwise the NLPD of the held-out rows. With few training rows, the criterion is
-        `objectives.feature.robust_nlpd`. The final posterior includes the held-out rows.
+        The share of held-out rows; groups stay whole. If the share is 0, the criterion is the exact NLML of
+        the training rows. Otherwise the criterion is the NLPD of the held-out rows, or
+        `objectives.feature.robust_nlpd` if there are few training rows. The final posterior includes the
+        held-out rows.
     """
 
     is_exact: ClassVar[bool] = True

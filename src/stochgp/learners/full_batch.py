@@ -241,7 +241,7 @@ def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
 
 
 class Prepared(NamedTuple):
-    """The rows, a timer of evaluations, and the start of the descent with its Hessian."""
+    """The rows, a timer of evaluations, the start of the descent and the Hessian at the start."""
 
     rows: Data
     pace: Pace
@@ -263,7 +263,7 @@ class FullBatch(AbstractQuasiNewton):
         The number of rows in a random subset; None = all rows.
     spread : float or None
         The standard deviation s of a normal prior of the unconstrained parameters x around their start x₀.
-        The prior adds ‖x − x₀‖² / (2 s² n) to the NLML per datum, for n rows. None = no prior.
+        For n rows, the prior adds ‖x − x₀‖² / (2 s² n) to the NLML per datum. None = no prior.
     tolerance : float
         The run ends when the predicted gain of a step, in nats per datum, is below this number.
     evaluator : ByEvidence, ByLoss or None

@@ -29,29 +29,32 @@ class SCGDState(BatchState):
 class SCGD(AbstractBatchLearner):
     """Stochastic compositional gradient descent on ℓ(θ) (SCGD paper, Algorithm 2).
 
-    The objective is ℓ(θ) = yᵀK⁻¹y + log|K|. Φ̃_S are the M scaled features of a batch S of B of n rows. w are
-    weights of the features. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
+    The objective is ℓ(θ) = yᵀK⁻¹y + log|K|. A batch S has B of the n rows. Φ̃_S [B, M] are the M scaled
+    features of S, and w are the weights of the features. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
 
         F̃ ← (1 − b)F̃ + bF̂
         G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀPφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr P]
         θ ← θ − a G.
 
-    The gradient treats P = F̃⁻¹ as constant. Optimizers other than `optax.sgd` replace the last line.
+    The gradient treats P = F̃⁻¹ as constant. The last line of the step applies to `optax.sgd`; other
+    optimizers replace this line.
 
     If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, the terms of row i have the factor ρ_i/s_i.
-    The objective also contains ρ_i log s_i. The parameters of s_i train with the features.
+    The objective then also contains Σ_i ρ_i log s_i. The parameters of s_i are trained together with the
+    features.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`. `learning_rate` is a in the formula above.
+        See `AbstractBatchLearner`. `learning_rate` is the step size a in the formula above.
     tracking : float or function of the step
         The averaging rate b, between 0 and 1. If b = 0, only evaluations change F̃. The bias of the gradient
         tends to 0 only as b → 0.
     anchored : bool
-        An extension of the paper. If True, every evaluation sets F̃ and w to their exact values on all rows,
-        and both variances to their optimum if `evaluator.refit` is True. With `tracking = 0`, steps then
-        minimise an upper bound of ℓ, and the gradient of this bound is unbiased at any batch size.
+        An extension of the paper. If True, every evaluation sets F̃ and w to their exact values on all rows.
+        The evaluation also sets both variances to their optimum unless `evaluator.refit` is False. With
+        `tracking = 0`, steps then minimise an upper bound of ℓ, and the gradient of this bound is unbiased at
+        any batch size.
     """
 
     batch_size: int = 512

@@ -34,11 +34,11 @@ SITE_EVALUATION = 4e-10  # seconds of the first evaluation, divided by L N³
 
 
 class SGPR(AbstractQuasiNewton):
-    """SGPR or VSGPR: L-BFGS descent on minus the collapsed bound per datum (Titsias 2009).
+    """SGPR or VSGPR: L-BFGS descent on the negative collapsed bound per datum (Titsias 2009).
 
-    The kernel, the noise and the inducing points follow the exact gradient (`objectives.collapsed`).
-    The distribution q(u) of the function at the inducing points is optimal at every step. With N rows and
-    M inducing points, an evaluation takes O(N M² + M³) time, in float64.
+    The kernel, the noise and the inducing points follow the exact gradient (`objectives.collapsed`). The
+    distribution q(u) of the function at the inducing points is optimal at every step. With N rows and M
+    inducing points, an evaluation takes O(N M² + M³) time. Evaluations use float64.
 
     Raises TypeError for a model without inducing points.
 
@@ -92,7 +92,7 @@ def refuse_other_processes(learner: Any, gp: SparseGP) -> None:
     """Raise TypeError for a model without inducing points."""
     if not isinstance(gp.approximation, InducingPoints):
         raise TypeError(
-            f"{type(learner).__name__} needs a model with InducingPoints, not {type(gp.approximation).__name__}"
+            f"{type(learner).__name__} needs the approximation InducingPoints, not {type(gp.approximation).__name__}"
         )
 
 
@@ -115,18 +115,20 @@ class SVGPState(BatchState):
 
 
 class SVGP(AbstractBatchLearner):
-    """Descent on −ELBO per datum of batches, with whitened q(u) (Hensman et al. 2013, 2015).
+    """Mini-batch descent on −ELBO per datum, with whitened q(u) (Hensman et al. 2013, 2015).
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈batch} ρ_i E_q log p(y_i | f(x_i)).
 
-    u = f(Z) are the values of f at the inducing points Z. A batch has B of N rows, and row i has the weight
-    ρ_i. The kernel, Z and the likelihood follow the gradient with `optimizer`. With k(Z, Z) = LLᵀ, the
-    whitened values v = L⁻¹u have the distribution N(m, S), which takes natural-gradient steps of size γ. With
-    w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of `objectives.elbo.sites`, a step is
+    u = f(Z) are the values of f at the inducing points Z. A batch has B of the N rows, and row i has the
+    weight ρ_i. The `optimizer` moves the kernel, the points Z and the likelihood along the gradient. With
+    k(Z, Z) = LLᵀ, the whitened values v = L⁻¹u have the distribution N(m, S), which takes natural-gradient
+    steps of size γ. With w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of
+    `objectives.elbo.sites`, a step is
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i.
 
-    For M inducing points, a step takes O(B M² + M³) time. For several classes, E_q is a mean of random draws.
+    For M inducing points, a step takes O(B M² + M³) time. For several classes, an average over random draws
+    estimates the expectation E_q.
 
     Parameters
     ----------
@@ -206,11 +208,12 @@ class SVGP(AbstractBatchLearner):
 
 
 class VGP(AbstractQuasiNewton):
-    """L-BFGS descent on −ELBO per datum with the best Gaussian q(f).
+    """L-BFGS descent on −ELBO per datum; every evaluation finds the best Gaussian q(f).
 
     Source: Opper and Archambeau (2009). The kernel and the likelihood's parameters follow the exact gradient
-    of the ELBO (`objectives.elbo`). An evaluation takes O(L N³) for L latent functions. The inducing points
-    stay fixed. The learned q(u) follows from the Gaussian approximation of each row's likelihood.
+    of the ELBO (`objectives.elbo`). With N rows and L latent functions, an evaluation takes O(L N³) time. The
+    inducing points stay fixed. The learned q(u) follows from the Gaussian approximation of each row's
+    likelihood.
 
     Raises TypeError for a model without inducing points.
 

@@ -36,10 +36,11 @@ logger = logging.getLogger("stochgp.learners")
 
 
 class Progress(NamedTuple):
-    """The progress of a run, with all that is needed to resume it.
+    """The progress of a run: all values that are needed to resume the run.
 
-    In a cycle, the learning rate falls to 0. A run with a fixed number of steps is one cycle. Other runs add
-    a longer cycle from the best state while the last cycle gained more than GAIN.
+    In a cycle, the learning rate falls to 0. A run with a fixed number of steps is one cycle. A run with
+    several cycles adds a longer cycle if the last cycle lowered the criterion by more than 0.01 nats per
+    datum. The new cycle begins at the best state.
     """
 
     state: Any

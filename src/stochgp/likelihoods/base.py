@@ -82,7 +82,7 @@ def as_transform(value: Any) -> AbstractTransform | str:
         return value
     if not isinstance(value, str):
         names = ", ".join(TRANSFORMS)
-        raise TypeError(f"transform must be a transform or one of the names {names}, but is {value!r}")
+        raise TypeError(f"transform must be {names}, or an object of stochgp.transforms, but is {value!r}")
     return lookup(value, TRANSFORMS | {AUTO: AUTO}, "transform")
 
 

@@ -55,7 +55,7 @@ def degrees_of_freedom(value: Any) -> AbstractParameter:
 
 
 class StudentT(AbstractLikelihood):
-    """The likelihood y = f(x) + σ√s(x) ε, where ε has Student's t distribution with ν df.
+    """The likelihood y = f(x) + σ√s(x) ε, where ε is Student-t with ν degrees of freedom.
 
     The density p(y | f) is proportional to (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
 

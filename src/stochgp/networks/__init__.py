@@ -121,7 +121,7 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The network that `attention` returns. Its last layer computes only the [CLS] token."""
+    """The network that `attention` returns. The last layer computes only [CLS]."""
 
     input_norm: eqx.nn.LayerNorm
     token_weight: Float[Array, "D W"]  # the token of input j is x_j w_j + b_j
@@ -175,7 +175,7 @@ def attention(
         raise ValueError(f"n_inputs is {n_inputs}; {why}")
     if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
         sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
-        raise ValueError(f"sizes must be at least 1 and width a multiple of n_heads, but got {sizes}")
+        raise ValueError(f"sizes must be at least 1, and width must be a multiple of n_heads; got {sizes}")
     token_key, summary_key, *layer_keys = split_key(key, 2 + n_layers)
     tokens = _xavier((n_inputs, width), token_key, dtype), jnp.zeros((n_inputs, width), dtype)
     summary = on_device(normal(summary_key, (width,), dtype) * 0.02)
@@ -188,7 +188,7 @@ class Within(eqx.Module):
     """A network whose inputs are bounded, so that it does not extrapolate linearly.
 
     Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low
-    to high do not change; other values end at most w_d outside this range. The bounds do not train.
+    to high do not change. All other values end at most w_d outside this range. The bounds do not train.
     """
 
     network: Any
@@ -239,4 +239,4 @@ def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Arra
 def _check_row(x: Array, n_inputs: int) -> None:
     if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
         got = f"{x.dtype} of shape {x.shape}"
-        raise ValueError(f"the network needs one floating-point row [{n_inputs}], but got {got}")
+        raise ValueError(f"the network needs one floating-point row of shape [{n_inputs}], but got {got}")

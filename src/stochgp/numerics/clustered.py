@@ -90,7 +90,7 @@ def train_test_indices(
     if not 1 <= n_test <= len(names) - 1:
         raise ValueError(
             f"a test fraction of {fraction} divides {len(names)} rows or groups into {len(names) - n_test} for training "
-            f"and {n_test} for tests; both sets need at least one"
+            f"and {n_test} for tests; both sets need at least one row or group"
         )
     of_test = np.isin(member, np.random.default_rng(seed).permutation(len(names))[:n_test])
     return np.flatnonzero(~of_test), np.flatnonzero(of_test)

@@ -37,7 +37,7 @@ def as_key(random_state: Any) -> PRNGKeyArray:
     if whole and 0 <= random_state < 2**32:
         return _key(int(random_state))
     raise ValueError(
-        f"random_state must be None, an integer from 0 to 2**32 - 1, a NumPy RandomState or Generator, but is {random_state!r}"
+        f"random_state must be None, an integer from 0 to 2**32 - 1, or a NumPy RandomState or Generator, but is {random_state!r}"
     )
 
 

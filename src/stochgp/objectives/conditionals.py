@@ -47,8 +47,8 @@ class Conditional(NamedTuple):
 class Curvature(NamedTuple):
     """The mean loss over scored rows, its gradient, and its Fisher information.
 
-    Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights;
-    for a joint density, it is a mean per datum.
+    Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights.
+    For a joint density, the loss is per datum.
     """
 
     loss: np.float64

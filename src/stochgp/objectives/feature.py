@@ -158,7 +158,7 @@ def minimise_variances(
 
 
 class HeldOut(NamedTuple):
-    """Held-out rows in the eigenbasis of the training moments."""
+    """Held-out rows in the eigenbasis of the training rows' Gram matrix."""
 
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Moments(NamedTuple):
     """Sums over rows of products of the features φ and the targets y.
 
-    A row has the weight ρ, the noise variance σ² s/ρ, and ω = ρ/s. φ does not include the GP's variance.
+    A row has the weight ρ and the noise variance σ² s/ρ; ω is ρ/s. φ does not include the GP's variance.
     """
 
     gram: Float[Any, "M M"]  # Σ ω φφᵀ

@@ -46,7 +46,7 @@ class Dispersion(eqx.Module):
 
         log p(y) = −½ log V − ½(η + log κ) + log p_T(√(z² e^(−η)/κ)).
 
-    The same factor c s(x) multiplies the variances of f and of the noise; the mean remains m.
+    The factor c s(x) with c = κ var T multiplies the variances of f and of the noise; the mean remains m.
 
     Parameters
     ----------

@@ -37,8 +37,8 @@ class AbstractMeanFunction(eqx.Module):
     Parameters
     ----------
     noise_factor, residual, width : float
-        `noise_factor` is the noise variance of new rows divided by the learned noise variance. `residual` is
-        the variance of left-out errors at which `width` is 1 (0 = any). `width` multiplies `deviations`.
+        `noise_factor` is the noise variance of new rows divided by the learned noise variance. `width`
+        multiplies `deviations`, and is 1 if the variance of left-out errors is at least `residual`.
     """
 
     __getattribute__ = object.__getattribute__  # bypasses Equinox, which wraps methods in pytrees
@@ -136,11 +136,11 @@ class LinearMean(AbstractMeanFunction):
 
 
 class TreeMean(AbstractMeanFunction):
-    """The mean function m(x) = offset + Σ_k g_k(x)/K, with boosted trees g_k of K folds.
+    """The mean function m(x) = offset + Σ_k g_k(x)/K; each of K folds has boosted trees g_k.
 
-    The trees g_k are fitted to all folds except fold k (`Boosting`). In fold k, the GP learns
-    T(y) − offset − g_k(x) (cross-fitting; Chernozhukov et al., 2018). Each group is in one fold.
-    The variance of m is the jackknife estimate (K − 1)/K Σ_k (g_k(x) − m(x) + offset)² (Efron, 1982).
+    `Boosting` fits the trees g_k to all folds except fold k. In fold k, the GP learns
+    T(y) − offset − g_k(x) (cross-fitting; Chernozhukov et al., 2018). All rows of a group are in the same
+    fold. The variance of m is the jackknife estimate (K − 1)/K Σ_k (g_k(x) − m(x) + offset)² (Efron, 1982).
 
     Parameters
     ----------

@@ -38,9 +38,10 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The model of an observation y: T(y) = s z + b + m(x), and z given f has `likelihood`.
+    """The model of an observation y: T(y) = s z + b + m(x), and `likelihood` is p(z | f).
 
-    The arguments `mean` and `variance` of methods are moments [N, L] of the latent functions, in units of z.
+    The arguments `mean` and `variance` [N, L] of methods are moments of L latent functions at N rows, in
+    units of z.
 
     Parameters
     ----------

@@ -26,8 +26,9 @@ BLOCK = 512  # rows of K per block in products, and when K is stored
 class KernelOperator(eqx.Module):
     """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). `of` creates A.
 
-    Right-hand sides V [P, S] have N rows and P − N rows of zeros, which `pad` adds and `unpad` removes. A
-    product holds one tile of T columns of K in memory. With `wide=True`, products are summed in float64.
+    Right-hand sides V [P, S] have N rows of numbers and P − N rows of zeros. `pad` adds the rows of zeros,
+    and `unpad` removes these rows. A product holds one tile of T columns of K in memory. With `wide=True`,
+    products are summed in float64.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class KernelOperator(eqx.Module):
         N, noise = X.shape[0], jnp.asarray(noise_variance, X.dtype)
         if N == 0 or noise.shape not in ((), (N,)):
             raise ValueError(
-                f"X must have rows, and noise_variance one number or one per row, but shapes are {X.shape} and {noise.shape}"
+                f"X must have rows, and noise_variance must be one number or one number per row, but the shapes are {X.shape} and {noise.shape}"
             )
         plain: AbstractKernel = value_of(kernel)
         n_parts, centre = 1 if mesh is None else mesh.size, jnp.mean(X, axis=0)

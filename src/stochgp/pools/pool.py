@@ -31,11 +31,12 @@ Draws = Float[np.ndarray, "N S"]
 class Pool:
     """A mixture of fitted models, with the interface of `Fitted`.
 
-    At x, the latent function of the pool is the function of member k with probability w_k(x); members are
-    independent. A sampled function has one u, uniform on [0, 1]. At x, the sampled function equals that of
-    the first member whose cumulative weight exceeds u. Observations use the same member; if
-    `pooling.is_joint` is False, each observation draws a member. All members share an encoder. A pool of
-    classifiers has only the method `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
+    At x, with probability w_k(x), the latent function of the pool equals the function of member k. Members
+    are independent. Each sampled function has one random number u, uniform on [0, 1]. At x, the sampled
+    function equals the function of the first member whose cumulative weight exceeds u. If `pooling.is_joint`
+    is True, observations use the member of their sampled function. If `pooling.is_joint` is False, each
+    observation draws a member. All members share an encoder. A pool of classifiers has only the method
+    `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
     members: tuple[Any, ...]
@@ -160,7 +161,10 @@ class PooledDraws(eqx.Module):
 
 @dataclass(eq=False, repr=False)
 class PoolEstimator(PosteriorEstimator):
-    """An estimator of several members with weights. The members share `time_limit`."""
+    """An estimator that combines several members with weights.
+
+    The members share `time_limit`.
+    """
 
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)

@@ -78,16 +78,17 @@ POINT_MASS = "point_mass"
 class GPRegressor(PosteriorRegressor, PoolEstimator):
     """Gaussian process regression for any table, with a mixture of several models.
 
-    The members of the pool are models of several families. `fit` holds out a tenth of the rows, in whole
-    groups: at most 2,000 rows, and at least the smaller of 800 rows and a quarter. The members learn from the
-    other rows. The predictive density is p(y | x) = Σ_k w_k p_k(y | x), with the mean m. The weights w_k
-    maximise the mean of log p(y) + log N(y | m, S) over held-out rows, where S is the mean square of y − m.
-    If the pool is not clearly better than the best member, only this member is used. The members are then
-    updated with the held-out rows. With 100 to 1,000 rows, cross-validation compares the members. With fewer
-    than 100 rows, the only member is a kernel GP.
+    The members of the pool are models of several families. `fit` holds out a tenth of the rows, but at most
+    2,000 rows. At least 800 rows are held out, or a quarter of the rows if this is less. Groups stay whole.
+    The members learn from the rows that are not held out. The predictive density p(y) = Σ_k w_k p_k(y | x)
+    has the mean m. The weights w_k maximise the mean of log p(y) + log N(y | m, S) over held-out rows, where
+    S is the mean square of y − m. If the pool is not clearly better than the best member, only this member is
+    used. The members are then updated with the held-out rows. With 100 to 1,000 rows, cross-validation
+    compares the members. With fewer than 100 rows, the only member is a kernel GP.
 
-    If the rows have times, `fit` holds out blocks of time and single rows. The blocks determine the weights
-    for rows after the last training time. The single rows determine the weights for other rows.
+    If the rows have times, `fit` holds out blocks of time and single rows. The held-out blocks determine the
+    weights for rows after the last training time. The held-out single rows determine the weights for rows up
+    to the last training time.
 
     Parameters
     ----------
@@ -100,12 +101,14 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
         "positive": members model log y, so predictions are positive. "count": members model log(y + ½), and
-        observations are whole numbers ≥ 0. "auto": "count" for small whole numbers if trees then predict
-        clearly better, else "real". "auto" may model skewed targets as log(y + c) (`plan_["transform"]`).
+        observations are whole numbers ≥ 0. "auto": "count" for small whole numbers if trees of log(y + ½)
+        predict clearly better than trees of y, else "real". "auto" may model skewed targets as log(y + c)
+        (`plan_["transform"]`).
     point_mass : "auto", float or None
         A value that many targets have, such as 0 for rain or claims. A classifier learns the probability of
-        this value, and a pool learns from rows with other targets (`HurdleRegressor`). "auto": a value that
-        at least a tenth of the targets have, if such a model clearly lowers the CRPS of held-out rows.
+        this value, and a pool learns from all rows with different targets (`HurdleRegressor`). "auto": a
+        value that at least a tenth of the targets have, if this hurdle model clearly lowers the CRPS of
+        held-out rows.
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
         See `KernelGPRegressor`. The members share `time_limit`.
 
@@ -116,7 +119,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     weights_ : dict
         The weight of each member. If the rows have times, these weights apply until the last training time.
     scores_ : dict
-        NLPD and RMSE of each member on held-out rows, in target units, and the seconds of each fit.
+        For each member, the NLPD and the RMSE on held-out rows in target units, and the seconds of the fit.
     target_
         "real", "positive" or "count".
     plan_

@@ -157,10 +157,11 @@ def frequent(rows: Data) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Hurdle:
-    """The constant member of a hurdle model, which predicts `value`, and the weights.
+    """The member of a hurdle model that predicts `value`, and the weights of both members.
 
-    With probability π(x), which `classifier` predicts, y is `value`; otherwise y is a draw of the regressor.
-    `width` is the precision of recorded targets. `n_samples` is the number of (constant) sampled functions.
+    `classifier` predicts the probability π(x) of y = `value`. With probability 1 − π(x), y has the
+    regressor's predictive distribution. `width` is the smallest difference between recorded targets
+    (`recorded_width`). `n_samples` is the number of (constant) sampled functions.
     """
 
     value: float
@@ -209,8 +210,8 @@ class HurdleRegressor(PosteriorRegressor):
     """Hurdle model p(y | x) = π(x) δ(y − value) + (1 − π(x)) p(y | x, y ≠ value).
 
     `classifier` learns π(x) from all rows. `regressor` learns only from rows whose target is not `value`.
-    `estimators_` contains both, under the names "at_value" and "elsewhere". `fit` raises ValueError if fewer
-    than 10 targets equal `value`, or fewer than 10 targets differ from `value`.
+    `estimators_` contains the classifier as "at_value" and the regressor as "elsewhere". `fit`
+    raises ValueError if fewer than 10 targets equal `value`, or fewer than 10 targets differ from `value`.
     """
 
     value: float = 0.0
