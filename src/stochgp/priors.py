@@ -63,9 +63,10 @@ class Term(NamedTuple):
 
 
 class PriorFunctions(eqx.Module):
-    """S differentiable functions f_s(x) = φ(x)·w_s with w_s ~ N(0, I): X [N, D] ↦ [N, S].
+    """S differentiable functions f_s(x) = φ(x)·w_s with weights w_s ~ N(0, I).
 
-    Each of G groups of functions has its own random features φ. `prior_functions` creates the object.
+    A call maps rows [N, D] to values [N, S]. Each of G groups of functions has its own random features φ.
+    `prior_functions` creates the object.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # possibly frozen
@@ -130,7 +131,7 @@ def prior_functions(
         The random key; the dtype of features and weights.
     """
     if n_samples < 1 or group < 1:
-        raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
+        raise ValueError(f"n_samples is {n_samples} and group is {group}; both must be at least 1")
     n_groups, dtype = -(-n_samples // group), jnp.dtype(dtype)
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     draw_key, weight_key = seeds.split_key(key)
@@ -350,5 +351,5 @@ def share(needs: Sequence[int | None], n_features: int) -> list[int]:
         left -= columns[i]
     if min(columns) < 1:
         n = len(needs)
-        raise ValueError(f"n_features is {n_features}; a kernel of {n} terms needs at least {2 * n}")
+        raise ValueError(f"n_features is {n_features}; a kernel of {n} terms needs at least {2 * n} features")
     return columns

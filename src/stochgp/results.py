@@ -57,19 +57,23 @@ class ExactNLML(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """The result of `learning.fit`. Losses are per row, and for targets in the learner's units.
+    """The result of `learning.fit`; losses are averages per row.
+
+    Losses refer to the targets in the units in which the learner receives them.
 
     Parameters
     ----------
     gp, loss, evidence : AbstractGP, float, learners.Evidence or None
-        The learned model; its criterion (NaN before the first evaluation); its moments, if computed.
+        The learned model; its criterion (NaN before the first evaluation); its evidence on all rows, or None.
     n_iter, converged, result : int, bool, RESULTS
-        Steps without trials of rates; True if `result` is `RESULTS.successful`; the reason for the end.
+        The number of steps, not counting trials of learning rates; True if `result` is `RESULTS.successful`;
+        the reason for the end of the fit.
     history, seconds : list of dict, float
-        Entries for trials of rates and evaluations; the duration, including time before a checkpoint.
+        An entry for each evaluation and each trial of a learning rate; the duration, including the time of
+        earlier calls if the fit resumed a checkpoint.
     plan, held_out_rows, state : StepPlan, int, Any
-        Planned batches and steps; number of held-out rows; the learner's last state for updates (None if
-        that state does not belong to the returned model).
+        The planned batches and steps; the number of held-out rows; the learner's last state, from which
+        updates continue. The state is None if it does not belong to the returned model.
     """
 
     gp: Any
@@ -96,7 +100,7 @@ class FitResult(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The result of `solvers.solve` for A α = b with S columns.
+    """The result of `solvers.solve` for A α = b, where b has S columns.
 
     Parameters
     ----------
@@ -105,7 +109,8 @@ class Solution(NamedTuple):
     result, converged, residual_norms : RESULTS, bool, array [S]
         The reason for the end; True if all columns are within the tolerance; ‖b − A α‖ / ‖b‖ per column.
     n_steps, epochs, seconds : int, float, float
-        Steps (1 for a direct solver), passes over the rows of A including checks, and the duration.
+        The number of steps (1 for a direct solver); the number of passes over the rows of A, including checks
+        of the residual; the duration.
     history : list of dict
         One entry for each epoch, with an estimated residual; one entry for each measured residual.
     jitter : float

@@ -100,9 +100,9 @@ class SinhArcsinh(AbstractTransform):
     Parameters
     ----------
     tail : number
-        The initial value of δ > 0. Values below 1 give y heavy tails.
+        The initial value of δ > 0. Values of δ below 1 give y heavy tails.
     skew : number
-        The initial value of ε. Positive values give y positive skewness.
+        The initial value of ε. Positive values of ε give y positive skewness.
     """
 
     tail: Any = 1.0
@@ -143,7 +143,7 @@ class SinhArcsinh(AbstractTransform):
 class Anchored(AbstractTransform):
     """T(y) = out_scale · inner((y − center)/scale) + out_shift.
 
-    The function `anchored` computes scales and shifts, so that T maps two targets to fixed values.
+    The function `anchored` computes the scales and shifts with which T maps two values of y to fixed values.
     """
 
     inner: AbstractTransform  # for dimensionless targets

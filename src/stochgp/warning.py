@@ -40,10 +40,11 @@ def say(verbose: Any, text: str) -> None:
 
 
 class ProgressBar:
-    """A progress line on stderr: the current part of a fit, elapsed and remaining seconds.
+    """A progress line on stderr: the current part of a fit and the elapsed and remaining time.
 
-    If `verbose` is "auto", the line appears after 3 s on a terminal or in a notebook; if `verbose` is 0,
-    never; else immediately. If stderr is a file, a new line is written every 5 s.
+    If `verbose` is "auto", the line appears after 3 s, and only on a terminal or in a notebook. If `verbose`
+    is 0, the line never appears. If `verbose` is 1 or more, the line appears immediately. If stderr is a
+    file, a new line is written every 5 s.
     """
 
     def __init__(self, verbose: Any):

@@ -99,7 +99,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     model = KernelGPRegressor(**settings).fit(X, y)
     before = model.predict(Z)
     with pytest.raises(
-        ValueError, match=r"the first at row 4, have a larger count in a column than all training rows"
+        ValueError, match=r"the first at row 4, have a count above the largest training count of its column"
     ) as caught:
         model.update(new, targets)
     assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     features = FeatureGPRegressor(
         "tanimoto", "tanimoto", n_features=20, learner=learners.SCGD(epochs=1), random_state=0
     ).fit(X, y)
-    with pytest.raises(ValueError, match="the first at row 4, have a larger count"):
+    with pytest.raises(ValueError, match="the first at row 4, have a count above"):
         features.partial_fit(new, targets)
 
 
@@ -200,7 +200,7 @@ def test_what_are_no_fingerprints_is_refused_in_one_line():
     wrong = X.astype(float)
     wrong[4, 2] = -1.0
     for rows in (wrong, scipy.sparse.csr_array(wrong)):
-        with pytest.raises(ValueError, match=r"at least 0, but row 5, column 3 is -1.0"):
+        with pytest.raises(ValueError, match=r"at least 0, but the value in row 5, column 3 is -1.0"):
             model.fit(rows, y)
     wrong[4, 2] = np.nan
     with pytest.raises(ValueError, match=r"row 5, column 3 is nan"):

@@ -185,7 +185,7 @@ def test_other_files_are_refused(content, path):
 def test_a_newer_format_asks_for_an_upgrade(path):
     trees._write(path, {}, {"format": 3, "version": "9.0"})
     message = refusal(load_tree, path)
-    assert "was written by format 3 (stochgp 9.0); this version reads up to 2: upgrade stochgp" in message
+    assert "in format 3 by stochgp 9.0; this version reads formats up to 2: upgrade stochgp" in message
 
 
 def test_every_changed_byte_is_noticed(path):

@@ -265,7 +265,7 @@ def test_a_column_without_a_finite_value_is_dropped_at_fit_and_not_at_predict():
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, 1.0]})
     bad = frame.assign(b=np.inf)
     assert refusal(TableEncoder.fit, bad, "refuse").endswith(
-        "column 'b' has no values: all 2 are missing or infinite"
+        "column 'b' has no values: all 2 entries are missing or infinite"
     )
     at_predict = refusal(TableEncoder.fit(frame, missing="refuse").transform, bad)
-    assert at_predict.endswith("column 'b' has no values: all 2 are missing or infinite")
+    assert at_predict.endswith("column 'b' has no values: all 2 entries are missing or infinite")

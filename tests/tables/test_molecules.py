@@ -111,7 +111,7 @@ def test_contradictions_are_refused_in_one_line(table):
         model.predict(table.rename(columns={"molecule": "molecules"}))
     with pytest.raises(ValueError, match="the table has the columns 'molecule', 'name'"):
         KernelGPRegressor(**SETTINGS).fit(table.assign(name=1), Y)
-    with pytest.raises(ValueError, match="column 'molecule' has the kind number, not SMILES"):
+    with pytest.raises(ValueError, match="column 'molecule' must contain SMILES, but has the kind 'number'"):
         model.predict(pd.DataFrame({"molecule": [1.0]}))
     with pytest.raises(ValueError, match="molecules must be in the column"):
         model.predict(np.eye(12))

@@ -191,8 +191,8 @@ def asked():
 @pytest.mark.parametrize(
     ("X", "y", "words"),
     [
-        (INSIDE[:, :1], [1.0], r"rows \[n, 2\], but got \(1, 1\)"),
-        (INSIDE[0], [1.0], "rows"),
+        (INSIDE[:, :1], [1.0], r"shape \[n, 2\] with n ≥ 1, but have \(1, 1\)"),
+        (INSIDE[0], [1.0], "points must have the shape"),
         (INSIDE, [1.0, 2.0], "one value for each of the 1 points"),
         (INSIDE, [np.nan], "y contains NaN.*row 1"),
         (INSIDE, [np.inf], "y contains infinity"),
@@ -217,7 +217,7 @@ def test_bad_observations_are_refused_and_nothing_changes(X, y, words, asked):
     [
         ({"bounds": None}, "either bounds"),
         ({"candidates": INSIDE}, "either bounds"),
-        ({"bounds": [[0, 1, 2]]}, r"bounds must be \[D, 2\]"),
+        ({"bounds": [[0, 1, 2]]}, r"bounds must have the shape \[D, 2\]"),
         ({"bounds": [[0, 1], [3, 3]]}, "bounds of input 2"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"steps": -1}, "steps is -1"),

@@ -42,10 +42,11 @@ SURE = 1.0  # standard errors that the gain over the best member must exceed
 
 @dataclass(frozen=True, eq=False)
 class PoolWeights:
-    """The weights [K] of the named members, and corrections of the mixture.
+    """The weights of the K members `names`, and corrections of their mixture.
 
-    The mixture is truncated at 0 if `positive`, then calibrated. If the rows have times, rows after the last
-    training time use the weights `later`. `after`: the index of the time column, and the last training time.
+    If `positive` is True, the mixture is truncated at 0. After that, `calibration` is applied, if it is not
+    None. If `later` is not None, rows after the last training time use the weights `later`. `after` is a
+    pair: the index of the time column and the last training time.
     """
 
     names: list[str]
@@ -79,7 +80,7 @@ def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPredictions:
-    """Predictions of held-out rows [R] by K members, in clusters of dependent rows."""
+    """Predictions of K members for R held-out rows, with the cluster number of each row."""
 
     names: list[str]
     rows: Data

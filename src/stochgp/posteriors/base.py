@@ -18,7 +18,7 @@ PerRow = Float[Array | np.ndarray, " N"]
 
 
 class AbstractFunctions(eqx.Module):
-    """S functions drawn from a posterior, as a differentiable map from X [N, D] to [N, S]."""
+    """S functions drawn from a posterior; a call maps rows [N, D] to values [N, S]."""
 
     @property
     @abc.abstractmethod
@@ -43,7 +43,8 @@ class AbstractPosterior(eqx.Module):
     """The posterior of the latent function f, with its means, variances and covariances.
 
     Call the methods inside `jax.enable_x64(True)`. Call `mean` and `mean_and_variance` with `block_rows`
-    rows, because JAX compiles a program for each number of rows. `block_rows` is None if any number is fine.
+    rows, because JAX compiles a program for each number of rows. If `block_rows` is None, any number of rows
+    is fine.
     """
 
     # This makes methods plain functions. Equinox would create a pytree at each access.
@@ -101,7 +102,7 @@ def _values(functions: AbstractFunctions, X: Any) -> Array:
 
 
 class DrawnFunctions(AbstractFunctions):
-    """Functions whose values [N, S] come from a callable of X [N, D]; S = `count`."""
+    """Functions whose values [N, S] the callable `values` computes; the number S is `count`."""
 
     values: Callable
     count: int = eqx.field(static=True)

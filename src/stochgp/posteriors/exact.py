@@ -37,20 +37,21 @@ BY_FACTOR = 256  # number of left-out rows that calibrate τ
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from the factor of A = K + Σ = LLᵀ.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from the factor L of K + Σ = LLᵀ.
 
-        mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
+        mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)),    A = K + Σ.
 
     Variances are exact for up to 2,000 training rows. L is computed at its first use and is not saved.
 
     Parameters
     ----------
     system : KernelSystem
-        The matrix A, with the training rows and the kernel.
+        The matrix A = K + Σ, with the training rows and the kernel.
     weights, explained, y : array [N, 1], float, array [N]
-        A⁻¹y, yᵀA⁻¹y, and the targets y.
+        The vector A⁻¹y as a column, the number yᵀA⁻¹y, and the targets y.
     information : float
-        τ, the calibration of variances for more than 2,000 rows (see `AbstractKernelPosterior`).
+        The number τ that calibrates the variances if there are more than 2,000 training rows (see
+        `AbstractKernelPosterior`).
     """
 
     solver: ClassVar[Cholesky] = Cholesky()
@@ -187,16 +188,16 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
 
 class SampledKernelPosterior(AbstractKernelPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from an iterative solution α ≈ A⁻¹y.
+    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from a solution α ≈ (K + Σ)⁻¹y.
 
     Parameters
     ----------
     system, weights, explained : KernelSystem, array [N, 1], float
-        The system A = K + Σ, the solution α, and yᵀα.
+        The system A = K + Σ, the solution α, and the number yᵀα.
     solver, tolerance : AbstractSolver, float
         The solver for drawn functions and covariances, and its tolerance.
     y, left, information : array [N], array [N], float
-        The targets, the residual y − Aα, and τ, the calibration of variances.
+        The targets y, the residual y − Aα, and the number τ that calibrates the variances.
     """
 
     system: KernelSystem
@@ -243,14 +244,16 @@ class SampledKernelPosterior(AbstractKernelPosterior):
 
 
 class MixturePosterior(AbstractPosterior):
-    """The posterior Σ_s w_s p(f | y, θ_s) for S values θ_s of the hyperparameters.
+    """A mixture of S posteriors p(f | y, θ_s) with weights w_s and hyperparameters θ_s.
+
+    If m_s is the mean and C_s the covariance of posterior s, the mixture has
 
         mean(x) = Σ_s w_s m_s(x),   cov(x, z) = Σ_s w_s [C_s(x, z) + (m_s(x) − mean(x))(m_s(z) − mean(z))].
 
     Parameters
     ----------
     base : ExactKernelPosterior
-        The posterior at the learned hyperparameters. Predictions do not use it.
+        The posterior at the learned hyperparameters. Predictions do not use this posterior.
     parts, shares : tuple of ExactKernelPosterior, array [S]
         The posteriors p(f | y, θ_s) and their weights w_s, whose sum is 1.
     """
@@ -328,7 +331,7 @@ class MixturePosterior(AbstractPosterior):
 
 
 class FunctionsOfParts(AbstractFunctions):
-    """Drawn functions, each with its own kernel. The first axis of all arrays has length S."""
+    """S drawn functions, each with its own kernel. The first axis of every array has length S."""
 
     each: KernelFunctions
     count: int = eqx.field(static=True)

@@ -24,13 +24,14 @@ ROUNDING = 1e-13  # rounding error of a weight's precision, relative to the larg
 
 
 class FeaturePosterior(AbstractPosterior):
-    """The exact posterior of f for y = √v Φw + ε, built with `FeaturePosterior.of`.
+    """The exact posterior of f(x) = √v φ(x)·w, where φ(x) are the features of x.
 
-    Let Φ be the features of the rows, v the variance, and F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ. Then
+    `FeaturePosterior.of` builds the posterior. Let v be the kernel's variance, σ² the noise variance, Φ the
+    matrix with the features of the training rows, and F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ. Then
 
         mean(x) = φ(x)·ŵ,   ŵ = v F⁻¹Φᵀy,   cov(x, z) = (Rᵀφ(x))·(Rᵀφ(z)),   R = Q diag(√(v σ²/d)).
 
-    With M features, a variance takes O(M²) time.
+    With M features, computing the variance at one row takes O(M²) time.
 
     Parameters
     ----------

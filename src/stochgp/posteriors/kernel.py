@@ -45,7 +45,7 @@ CALIBRATION_SECONDS = 2.5  # expected seconds of the calibration of τ, with com
 
 
 class KernelSystem(eqx.Module):
-    """The matrix A = K + Σ of training rows X with frequency weights ρ, Σ = diag(σ² s(x)/ρ)."""
+    """The matrix A = K + Σ of training rows X, where K = k(X, X) and Σ = diag(σ² s(x)/ρ)."""
 
     kernel: Any
     X: Float[Array, "N D"]
@@ -116,14 +116,14 @@ class KernelSystem(eqx.Module):
 
 
 class AbstractKernelPosterior(AbstractPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), with the mean k(x, X) A⁻¹y, A = K + Σ.
+    """The posterior of f for observations y = f(X) + ε with noise ε ~ N(0, Σ).
 
-    With more than 2,000 training rows, the variance is an approximation that uses W, the variance of f(x)
-    given its 48 nearest rows:
+    With A = K + Σ, the mean of f(x) is k(x, X) A⁻¹y. The variance is approximate if the solver is iterative,
+    or with more than 2,000 training rows. Let W be the variance of f(x) given the 48 rows nearest to x. Then
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 
-    More accurate variances of f at some left-out rows calibrate τ.
+    The number τ is fitted to more accurate variances of f at some left-out rows.
 
     Let Q = A⁻¹ and α = Qy. The prediction of row i from all other rows has the error α_i/Q_ii and the
     variance 1/Q_ii (Rasmussen and Williams 2006, equations 5.10 to 5.12). If α is an iterative solution, the
@@ -270,7 +270,7 @@ def with_information(near: Moments, information: float) -> Float[np.ndarray, " P
 
 
 class KernelFunctions(AbstractFunctions):
-    """Functions f₀ₛ(x) + k(x, X) w_s, with draws f₀ₛ from the prior (Wilson et al. 2020)."""
+    """Functions f₀ₛ(x) + k(x, X) w_s, where f₀ₛ is drawn from the prior (Wilson et al. 2020)."""
 
     operator: KernelOperator
     prior: PriorFunctions

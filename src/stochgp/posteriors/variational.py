@@ -26,17 +26,17 @@ BLOCK = 256  # number of rows in a compiled evaluation
 
 
 class VariationalPosterior(AbstractPosterior):
-    """The posterior q(f) of a sparse GP, built with `VariationalPosterior.of`.
+    """The posterior q(f) of a sparse GP; `VariationalPosterior.of` builds it.
 
-    With several latent functions, f is the first of them. With M inducing points, a prediction takes O(M²)
-    per row and latent function, in float64.
+    If the model has several latent functions, f is the first latent function. With M inducing points, a
+    prediction takes O(M²) time for each row and each latent function. Predictions are computed in float64.
 
     Parameters
     ----------
     kernel, process : AbstractKernel, InducingProcess or DecoupledProcess
-        The kernel of the prior, and q(f) at the kernel's parameters.
+        The kernel of the prior, and q(f) for this kernel.
     n_inputs, draws_dtype : int, str
-        D, the number of inputs, and the dtype of draws from the prior.
+        The number D of inputs, and the dtype of functions drawn from the prior.
     """
 
     kernel: Any

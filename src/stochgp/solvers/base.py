@@ -26,7 +26,7 @@ ARRAYS = 24  # arrays [P, C] of a solver without its own `peak_bytes`
 
 
 class AbstractSolver(eqx.Module):
-    """The base class of solvers of (K + Σ) α = b for all columns of b [N, S] at once.
+    """The base class of solvers, which solve (K + Σ) α = b for all columns of b at once.
 
     `tolerance_share` multiplies the tolerance of an estimator. The share is below 1 for a solver that
     predicts worse than other solvers at the same residual.
@@ -51,12 +51,13 @@ class AbstractSolver(eqx.Module):
 class AbstractIterativeSolver(AbstractSolver):
     """The base class of iterative solvers, which define `init`, `step` and `value`.
 
-    An epoch evaluates N rows of A. A run takes at most `epochs` epochs. The residual is measured on all rows
-    after every `check_every` epochs, and when the estimated residual is within the tolerance.
+    One epoch evaluates N rows of the matrix A, which has N rows. A run takes at most `epochs` epochs. The
+    residual is measured on all rows after every `check_every` epochs, and when the estimated residual is
+    within the tolerance.
 
     `knows_residual` is True if the estimated residual is exact up to rounding. Otherwise `measured_share` is
-    the expected ratio of the measured to the estimated residual. The run ends if `patience` consecutive
-    measurements do not fall; None = no such limit.
+    the expected ratio of the measured residual to the estimated residual. The run ends if the measured
+    residual does not fall in `patience` consecutive measurements, unless `patience` is None.
     """
 
     knows_residual: ClassVar[bool] = False

@@ -41,27 +41,29 @@ class CG(AbstractIterativeSolver):
 
         y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖  (Schönauer; Weiss 1994).
 
-    The norm of the residual s of y never rises.
+    The norm of s, which is the residual of y, never rises.
 
-    The preconditioner is P = FᵀF plus Vecchia's approximation of K − FᵀF + D (see `Preconditioner`). FᵀF is a
-    partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. Without neighbours,
-    P is FᵀF + D if the rank is positive, and the diagonal of A if the rank is 0.
+    The preconditioner P is the sum of FᵀF and Vecchia's approximation of K − FᵀF + D (see `Preconditioner`).
+    FᵀF is a partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. Without
+    neighbours, P is FᵀF + D if the rank of F is positive. If the rank is 0, P is the diagonal of A.
 
-    Products have the dtype of the operator, and other numbers are float64 if x64 is enabled. After each
-    measurement of the residual, a step recomputes r and s. A column stops when s is below rounding errors.
+    Products with A have the dtype of the operator. All other numbers are float64 if x64 is enabled. After
+    each measurement of the residual, a step recomputes r and s. The iteration of a column stops when its
+    residual s is below rounding errors.
 
     Parameters
     ----------
     epochs : int
         The maximum number of steps. Each measurement of the residual counts as a step.
     rank : int or None
-        The rank of FᵀF; None = about 8 √N, at most 1,000.
+        The rank of FᵀF; None = about 8 √N for N rows, at most 1,000.
     damping : float or None
-        The damping of P, a multiple of the mean diagonal of K − FᵀF; None = 0.2 with neighbours, else 3.
+        The damping of P, as a multiple of the mean of diag(K − FᵀF); None = 0.2 with neighbours, else 3.
     check_every : int
         The number of steps between two measurements of the residual.
     neighbours : int or None
-        Number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. With a mesh, always 0.
+        Number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. With a mesh, the number
+        is always 0.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual
@@ -76,9 +78,9 @@ class CG(AbstractIterativeSolver):
         if self.epochs < 1 or self.check_every < 1:
             raise ValueError("epochs and check_every must be at least 1")
         if self.rank is not None and self.rank < 0:
-            raise ValueError(f"rank must be at least 0 or None, but is {self.rank}")
+            raise ValueError(f"rank must be None or at least 0, but is {self.rank}")
         if self.neighbours is not None and self.neighbours < 0:
-            raise ValueError(f"neighbours must be at least 0 or None, but is {self.neighbours}")
+            raise ValueError(f"neighbours must be None or at least 0, but is {self.neighbours}")
         if self.damping is not None and not 0 <= self.damping < math.inf:
             raise ValueError(f"damping must be finite and at least 0, or None, but is {self.damping}")
 

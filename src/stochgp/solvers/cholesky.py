@@ -25,11 +25,11 @@ ARRAYS, WIDE_ARRAYS = 4, 7  # arrays [N, C] during refinement: in the dtype of t
 
 
 class Cholesky(AbstractSolver):
-    """The direct solver of A α = b with the Cholesky factor A = LLᵀ, computed in place.
+    """The direct solver of A α = b, which computes the Cholesky factor L of A = LLᵀ in place.
 
-    The factor has the dtype of the operator and needs N² numbers. The solution is refined until the residuals
-    stop falling. A factorisation that fails is repeated with more jitter on the diagonal of A.
-    `Solution.jitter` is the number that was added.
+    For N rows, the factor needs N² numbers in the dtype of the operator. The solution is refined up to three
+    times, while the residuals fall. A factorisation that fails is repeated with more jitter on the diagonal
+    of A. `Solution.jitter` is the number that was added to the diagonal.
     """
 
     def factorise(self, operator: KernelOperator) -> Factor:

@@ -108,13 +108,14 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
 class Preconditioner(eqx.Module):
     """The preconditioner P = FᵀF + S⁻¹ with Vecchia's approximation S⁻¹ ≈ K − FᵀF + Σ.
 
-    S = GᵀG with G = V^(−½)(I − B). Row i of B has the coefficients of a regression on m earlier rows in a
-    random order. V_i is the residual variance. Without neighbours, S⁻¹ = V. The inverse is
+    S = GᵀG with G = V^(−½)(I − B). The rows are put in a random order. Row i of B has the coefficients of a
+    regression of row i on m earlier rows, with the residual variance V_i. Without neighbours, S⁻¹ = V. The
+    inverse is
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
     This full-scale approximation (Sang and Huang 2012) is used as a preconditioner by Gyger, Furrer and
-    Sigrist (2024). P is positive definite for every B and V > 0.
+    Sigrist (2024). P is positive definite for every B if V > 0.
     """
 
     W: Float[Array, "R P"]

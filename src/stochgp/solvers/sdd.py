@@ -31,7 +31,7 @@ WIDE_BLOCKS = 8  # float64 blocks [B, B] while a block is factorised
 class Descent(eqx.Module):
     """The state of a descent: look-ahead z, velocity sequence v and mean of iterates.
 
-    `rates` are β, γ, a, r of `accelerated`, or β, ρ, r of a run with a step size.
+    `rates` are the numbers β, γ, a and r of `accelerated`. With a step size, `rates` are β, ρ and r.
     """
 
     z: Float[Array, "P S"]
@@ -78,16 +78,18 @@ class Blocks(eqx.Module):
 class SDD(AbstractIterativeSolver):
     """Stochastic dual descent for A α = b with A = K + Σ; each step needs B rows of A.
 
-    By default no parameter needs tuning. The rows are divided once into random blocks I of `batch_size` rows,
-    and a step subtracts from the coordinates of one block
+    By default no parameter needs tuning. The rows are divided once into random blocks of `batch_size` rows.
+    Each step chooses a block I and subtracts from the coordinates of this block the vector
 
         δ = (A_II)⁻¹ (A_I z − b_I),
 
     which minimises the dual objective ½ αᵀAα − αᵀb over the block. Without momentum, the objective falls at
-    every step. The horizon of momentum and averages grows to about a third of the epochs. If the estimate of
-    rᵀA⁻¹r grows, the run returns to the state with the smallest estimate and halves the horizon.
+    every step. Momentum and averages extend over a horizon: 1 epoch at first, and later at most a third of
+    the past epochs. The run estimates rᵀA⁻¹r for the residual r. If the estimate grows, the run returns to
+    the state with the smallest estimate and halves the horizon.
 
-    With a `step_size` β, a step follows Algorithm 1 of Lin et al. (2024) and draws B rows I with replacement:
+    With a `step_size` β, each step draws a sample I of B rows with replacement, and follows Algorithm 1 of
+    Lin et al. (2024):
 
         g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ.
 
@@ -100,7 +102,8 @@ class SDD(AbstractIterativeSolver):
     batch_size : int
         The number B of rows in a step.
     step_size : float or None
-        The step size β; None = exact block steps. The papers state βN, which is 50 for most UCI sets.
+        The step size β; None = exact block steps. The papers state the product βN
+        for N rows; it is 50 for most UCI data sets.
     momentum : float
         The momentum ρ in [0, 1), used only with a `step_size`.
     averaging : float

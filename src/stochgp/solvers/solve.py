@@ -81,7 +81,7 @@ def solve(
             return _Run(solver, operator, b, key, start, tolerance, progress).solution()
         if isinstance(solver, Cholesky):
             return solver.solve(operator, b, tolerance)
-    raise TypeError(f"solver must be a solver of stochgp.solvers, but is {solver!r}")
+    raise TypeError(f"solver must be an object such as stochgp.solvers.CG(), but is {solver!r}")
 
 
 class _Run:

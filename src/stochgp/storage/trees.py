@@ -89,7 +89,7 @@ def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike 
     for source in filter(None, inputs):
         there = os.path.exists(source) and target.exists()
         if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
-            raise ValueError(f"{path}: is read as an input ({source}); choose another file for the output")
+            raise ValueError(f"{path} is read as an input ({source}); choose another file for the output")
     made = _new_file(path)
     next(made)
     made.close()  # removes the file
@@ -146,8 +146,8 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             text = file.metadata()[_HEADER]
             header = json.loads(text)
             if header["format"] > FORMAT:
-                what = f"was written by format {header['format']} (stochgp {header['version']})"
-                raise ValueError(f"{path} {what}; this version reads up to {FORMAT}: upgrade stochgp")
+                what = f"was written in format {header['format']} by stochgp {header['version']}"
+                raise ValueError(f"{path} {what}; this version reads formats up to {FORMAT}: upgrade stochgp")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
     except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
@@ -212,7 +212,7 @@ def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dic
         return {"key": name, "implementation": str(jax.random.key_impl(value))}
     array = np.asarray(value, order="C")
     if not any(jnp.issubdtype(array.dtype, of) for of in (np.bool_, jnp.integer, jnp.floating)):
-        raise ValueError(f"{where} is an array of {array.dtype}; only booleans and real numbers can be saved")
+        raise ValueError(f"{where} has the dtype {array.dtype}; only booleans and real numbers can be saved")
     tensors[name] = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     scalar = "scalar" if isinstance(value, np.generic) else "jax"
     return {"array": name, "kind": "numpy" if isinstance(value, np.ndarray) else scalar}
@@ -246,7 +246,7 @@ def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
         case {"class": str(name), "fields": dict(fields)}:
             values = {field: decode(item, tensors) for field, item in fields.items()}
             return _make(_find(name, _CLASSES), name, values)
-    raise ValueError(f"its structure has an unknown entry {str(node)[:60]!r}")
+    raise ValueError(f"the file contains an unknown entry {str(node)[:60]!r}")
 
 
 def is_key(value: Any) -> bool:
@@ -266,7 +266,7 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
     names = _field_names(kind) if isinstance(kind, type) else None
     if names is None or set(names) != set(values):
         found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
-        raise ValueError(f"{name} has the fields ({found}) in the file, but ({wanted}) in this version")
+        raise ValueError(f"the fields of {name} are ({found}) in the file, but ({wanted}) in this version")
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [values[field] for field in names])
     made = object.__new__(kind)
@@ -304,13 +304,13 @@ def _find(name: str, allowed: tuple[str, ...]) -> Any:
         if (own := class_of(REGISTERED.get(what, {}).get(attribute))) is not None:
             return own
         remedy = "register its class first (`stochgp.register`, or `--with` on the command line)"
-        raise ValueError(f"it contains the registered {what} {attribute!r}: {remedy}")
+        raise ValueError(f"the file contains the registered {what} {attribute!r}: {remedy}")
     if _allows(allowed, module) and "__" not in name:
         with contextlib.suppress(ModuleNotFoundError):
             found = getattr(importlib.import_module(module), attribute, None)
             if callable(found) and _public_name(found, allowed) == name:
                 return found
-    raise ValueError(f"it refers to {name!r}, which this version does not have or cannot load from files")
+    raise ValueError(f"the file refers to {name!r}, which this version does not have or does not load")
 
 
 def _allows(allowed: tuple[str, ...], module: str) -> bool:

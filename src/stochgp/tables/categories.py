@@ -18,7 +18,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 class CategoryTargets(NamedTuple):
-    """Targets [N, C] for statistics of categories. Rows of a group are in the same fold."""
+    """Targets [N, C] whose statistics encode categories. All rows of a group are in one fold."""
 
     values: Float64[np.ndarray, "N C"]
     names: tuple[str, ...]

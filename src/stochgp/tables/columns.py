@@ -35,18 +35,19 @@ _KINDS: dict[str, Any] = {  # types of Python objects
 
 
 class TableError(ValueError):
-    """A table that cannot be used."""
+    """Error for a table that cannot be used."""
 
 
 class Caution(str):
-    """A warning about changed values, with column, count and an example."""
+    """The text of a warning about changed values, with the column, the count and an example."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
     """A column with its kind; a column without values has the kind "number".
 
-    `values` [N] are float64 (NaN if missing), Arrow strings (text), or int64 microseconds since 1970 (times).
+    `values` [N] are numbers in float64 (NaN if missing), texts as Arrow strings, or times as int64 numbers of
+    microseconds since 1970.
     """
 
     name: str
@@ -126,7 +127,7 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     if count == 0:
         return column
     if count == len(bad) > 1:
-        raise TableError(f"column {name!r} has no values: all {count} are missing or infinite")
+        raise TableError(f"column {name!r} has no values: all {count} entries are missing or infinite")
     row = int(np.argmax(bad))
     shown, end = ("missing", remedy) if column.missing[row] else (str(column.values[row]), "")
     place = f"{'value, at' if count == 1 else 'values, the first at'} data row {row + 1}: {shown}"

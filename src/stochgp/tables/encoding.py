@@ -27,7 +27,7 @@ STAND_INS = 32  # known categories that replace a new category
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encoder of tables as float64 matrices [N, D], with rules from the training table.
+    """Encoder that turns tables into float64 matrices [N, D] with rules of the training table.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def column_names(path: str | os.PathLike) -> list[str]:
 
 
 class TooNarrowError(Exception):
-    """Error for a text file if later values of a column need a wider type than earlier ones."""
+    """Error for a text file if later values of a column need a wider type than earlier values."""
 
     def __init__(self, name: str, wider: pa.DataType = TEXT):
         super().__init__(f"column {name!r} needs {wider}")
@@ -199,7 +199,7 @@ def tables_of(
     except DAMAGE as error:
         if str(error).startswith(str(file)):
             raise
-        raise ValueError(f"{file}: cannot be read; truncated or damaged? ({_one_line(error)})") from error
+        raise ValueError(f"{file}: cannot be read; is the file damaged? ({_one_line(error)})") from error
 
 
 def _of_parquet(file: Path, columns: tuple[str, ...] | None) -> Iterator[pa.Table]:

@@ -31,7 +31,7 @@ MOST_NAMED = 8  # rows in a warning
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """N packed rows of counts, for the Tanimoto kernel; build it with `pack`.
+    """N rows of counts, packed as bits for the Tanimoto kernel; `pack` builds the object.
 
     A row of 1,024 bits takes 140 bytes.
 
@@ -40,7 +40,8 @@ class Fingerprints:
     levels : tuple of int
         The number of bits of each column: its largest count among the training rows.
     words : float32 array [N, W]
-        The packed rows, with 31 bits per number. The last number counts elements without a bit.
+        The packed rows, with 31 bits per number. The last number of a row is the sum of the row's counts
+        beyond `levels`.
     """
 
     levels: tuple[int, ...]
@@ -89,17 +90,17 @@ class Fingerprints:
 class Morgan:
     """Morgan fingerprints of SMILES: counts of circular fragments (Rogers and Hahn 2010).
 
-    `data.Morgan()(smiles)` returns counts for `fit` and `predict`, computed with RDKit. Raises ValueError for
-    a negative radius or less than 1 bit.
+    `data.Morgan()(smiles)` calls RDKit and returns counts for `fit` and `predict`. Raises ValueError if
+    `radius` is below 0 or `n_bits` is below 1.
 
     Parameters
     ----------
     radius : int
         The radius of the largest fragment, in bonds from its centre.
     n_bits : int
-        The number of columns; a hash assigns fragments to columns. The default is the default of RDKit.
+        The number of columns; a hash assigns fragments to columns. The default is the same as in RDKit.
     counts : bool
-        True: count each fragment. False: 1 for each fragment that occurs.
+        True: count each fragment. False: a fragment that occurs counts as 1.
     chirality : bool
         True: mirror images are different fragments.
     skip_unreadable : bool
@@ -145,7 +146,7 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Encoder of counts, or of SMILES in a `column` of tables, as packed rows."""
+    """Encoder that packs counts, or the SMILES in the `column` of a table, into rows of bits."""
 
     levels: tuple[int, ...]
     column: str | None = None
@@ -185,7 +186,7 @@ class FingerprintEncoder:
         packed = _packed(counts_of(X), self.levels)
         if packed.levels != self.levels:
             raise ValueError(
-                "these fingerprints were packed with other levels than the training rows; use pack(X, levels) with the levels of fit"
+                "these fingerprints have other levels than the training rows; use data.Fingerprints.pack(X, levels) with the levels of the training rows"
             )
         return packed.words
 
@@ -205,7 +206,7 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
         if X.ndim != 2 or X.dtype.kind not in "biuf":
             raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
     if X.shape[0] == 0 or X.shape[1] == 0:
-        raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got {X.shape}")
+        raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got the shape {X.shape}")
     X = scipy.sparse.csr_array(X)
     X.sum_duplicates()
     bad, what = ~(np.isfinite(X.data) & (X.data >= 0)), "fingerprints must be numbers of at least 0"
@@ -214,7 +215,7 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
     if bad.any():
         first = int(np.argmax(bad))
         row, column = int(np.searchsorted(X.indptr, first, side="right")), X.indices[first] + 1
-        raise ValueError(f"{what}, but row {row}, column {column} is {X.data[first]} (both count from 1)")
+        raise ValueError(f"{what}, but the value in row {row}, column {column} is {X.data[first]} (from 1)")
     return X
 
 
@@ -238,7 +239,7 @@ def _molecules_of(table: Any, name: str) -> Any:
         raise TableError(f"molecules must be in the column {name!r} of a data frame, but got an array")
     column = column_named(table, name, allow_missing=True)
     if column.kind != "text" and not column.missing.all():
-        raise TableError(f"column {name!r} has the kind {column.kind}, not SMILES")
+        raise TableError(f"column {name!r} must contain SMILES, but has the kind {column.kind!r}")
     smiles = column.values.to_pylist() if column.kind == "text" else [None] * len(column.missing)
     return MORGAN.read(smiles, f"column {name!r}")
 
@@ -251,7 +252,7 @@ def smiles_column(table: Any) -> str | None:
     if len(columns) > 1:
         others = ", ".join(map(repr, columns))
         raise TableError(
-            f"the Tanimoto kernel needs one column of SMILES, or counts, but the table has the columns {others}"
+            f"the Tanimoto kernel needs a single column of SMILES, or columns of counts, but the table has the columns {others}"
         )
     return next(iter(columns))
 
@@ -333,8 +334,8 @@ def refuse_further_counts(words: np.ndarray) -> None:
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(
-            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a larger count in a column than all training rows and "
-            "cannot be packed; fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
+            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a count above the largest training count of its column; "
+            "fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
         )
 
 

@@ -52,13 +52,14 @@ _SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comm
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read the texts of a column.
+    """A way to read the texts of a column, depending on `kind`.
 
-    number    a number, perhaps with a `unit`; `comma`: the decimal mark is a comma.
-              (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
-    boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`times`); `day_first`: the day is before the month; `digits`: also 20141013
-    span      hours, from a text such as 01:20:00 or 1h 20m
+    "number": the texts are numbers, perhaps with a `unit`. If `comma` is True, the decimal mark is a comma.
+    For example, (5) is −5 and 1.2k is 1200. In a column without a unit, 15% is 0.15.
+    "boolean": the texts yes, true, y, t and on are 1, and their opposites are 0.
+    "time": the texts are dates. If `day_first` is True, the day is before the month. If `digits` is True,
+    20141013 is a date.
+    "span": texts such as 01:20:00 and 1h 20m become a number of hours.
     """
 
     kind: Literal["number", "boolean", "time", "span"]

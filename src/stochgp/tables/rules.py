@@ -35,10 +35,10 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound for outliers: an x with |x − m| > c s moves nearer to m.
+    """A bound for outliers: a value x with |x − m| > c s is moved nearer to the median m.
 
-    z = (x − m)/s becomes sign(z) (c + log(1 + |z| − c)). Less than 0.1 % of the training rows change. m is
-    the median. s is the interquartile range or, if it is 0, twice the median distance of other values.
+    z = (x − m)/s becomes sign(z) (c + log(1 + |z| − c)). At most 5 % of the training rows change. The scale s
+    is the interquartile range. If this range is 0, s is twice the median distance from m of the values ≠ m.
     """
 
     center: float
@@ -60,7 +60,8 @@ class ColumnRule:
     """A rule that turns one column into numbers.
 
     Numbers become one column, limited by `bound`; booleans become 1 or 0; times become a column for each of
-    `parts`. Texts become a 0/1 column for each category, or statistics of targets per category (`table`).
+    `parts`. Texts become one 0/1 column per category, or columns with target statistics of their categories
+    (`table`).
     """
 
     name: str
@@ -106,7 +107,7 @@ def rule_of(
     if column.missing.all():
         if imputes:
             return dropped(ColumnRule(name, "number"), "it has no values"), column
-        raise TableError(f"column {name!r} has no values: all {len(column.missing)} are missing; drop it")
+        raise TableError(f"column {name!r} has no values in any of {len(column.missing)} rows; drop it")
     reading, column = readings.reading_of(column, not imputes, day_first, named and imputes)
     if times.TAKEN in column.note:
         warn(f"column {name!r}: {column.note}", DataWarning, stacklevel=2)

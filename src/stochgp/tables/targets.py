@@ -223,7 +223,7 @@ def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
     )
     found = checked_weights(np.asarray(given, np.float64))  # NaN if masked
     if found.shape != (N,):
-        raise ValueError(f"sample_weight has the shape {found.shape} for {N} rows; it must be [{N}]")
+        raise ValueError(f"sample_weight has the shape {found.shape} for {N} rows; the shape must be [{N}]")
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero or too small")
     return found
@@ -260,7 +260,7 @@ def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:
     missing = np.array([is_missing(value) for value in values.ravel().tolist()], bool)
     if refused and missing.any():
         what = f"{refused} of row {row_of_first(missing)} is missing (rows count from 1)"
-        raise ValueError(f"{what}; {missing.sum()} of {missing.size} are missing")
+        raise ValueError(f"{what}; {missing.sum()} of {missing.size} values are missing")
     return missing
 
 

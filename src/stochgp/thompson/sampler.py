@@ -35,22 +35,22 @@ class ThompsonSampler:
     """Choose points to maximise an unknown function: `ask`, observe, `tell`, and repeat.
 
     Each point of a batch maximises a function that is drawn from the posterior of a Gaussian process. `tell`
-    adds observations to the posterior with `KernelGPRegressor.update`. `best_x_` and `best_y_` are the best
-    observed point (or its index in `candidates`) and its observation. `history_` has an entry for each
-    `tell`. `model_` is the fitted estimator, None before the first `tell`.
+    adds observations to the posterior with `KernelGPRegressor.update`. `best_y_` is the best observation.
+    `best_x_` is the point of this observation, or the index of this point in `candidates`. `history_` has an
+    entry for each call of `tell`. `model_` is the fitted estimator, or None before the first `tell`.
 
-    Raises ValueError unless exactly one of `bounds` and `candidates` is set, and for invalid numbers. Without
-    a `learner`, `kernel` must be a kernel with hyperparameters, and `noise_variance` must be set.
+    Raises ValueError if both or none of `bounds` and `candidates` are set, and for invalid numbers. Without a
+    `learner`, `kernel` must be a kernel object, not a name, and `noise_variance` must be set.
 
     Parameters
     ----------
     kernel : AbstractKernel or str
-        A kernel with hyperparameters, or its name if there is a `learner`.
+        A kernel object with hyperparameters. With a `learner`, also the name of a kernel.
     bounds : array [D, 2], optional
         A lower and an upper bound for each input.
     candidates : array [C, D], optional
-        A finite set of points instead of `bounds`. `ask` returns indices of points, each point at most once.
-        The Tanimoto kernel needs candidates with counts of fingerprints.
+        A finite set of points instead of `bounds`. `ask` then returns indices of points that have not been
+        observed. The Tanimoto kernel needs candidates with counts of fingerprints.
     noise_variance : float, optional
         The noise variance σ² of observations; None = learned.
     solver : str or AbstractSolver
@@ -58,14 +58,16 @@ class ThompsonSampler:
     batch_size : int
         Number of points per batch.
     learner : str or AbstractLearner, optional
-        None = fixed hyperparameters. A learner (see `KernelGPRegressor`) learns them at the first `tell`, and
-        again whenever the number of rows has doubled.
+        None = fixed hyperparameters. A learner (see `KernelGPRegressor`) learns the hyperparameters at the
+        first `tell`, and again whenever the number of rows has doubled.
     maximize : bool
         True: look for the maximum. False: look for the minimum.
     rounds, proposals, steps : int
-        The numbers of starts per function, of random points per start, and of Adam's steps from each start.
+        The number of starts for each function; for each start, the numbers of random points and of Adam
+        steps.
     memory_limit : str or int, optional
-        A size such as "1GB", or bytes; None = the memory in use plus half of the available memory.
+        A string such as "1GB", or a number of bytes; None = the memory in use plus half of the available
+        memory.
     dtype : "float32" or "float64"
         The dtype of rows and kernel.
     random_state : int
@@ -100,8 +102,8 @@ class ThompsonSampler:
         is_known = isinstance(self.kernel, AbstractKernel | Frozen) and self.noise_variance is not None
         if self.learner is None and not is_known:
             raise ValueError(
-                f"kernel is {self.kernel!r}, noise_variance is {self.noise_variance}: set a kernel with hyperparameters and the "
-                'noise variance, or a learner for them (learner="auto")'
+                f"kernel is {self.kernel!r} and noise_variance is {self.noise_variance}: set a kernel object and noise_variance, "
+                'or set learner="auto" to learn the hyperparameters'
             )
         self.bounds = None if self.bounds is None else np.asarray(self.bounds, np.float64)
         self.candidates = None if self.candidates is None else read_points(self.candidates)
@@ -142,7 +144,7 @@ class ThompsonSampler:
         begun = time.perf_counter()
         points, taken = self._read(X)
         if (shape := np.shape(y)) not in ((len(points),), (len(points), 1)):
-            raise ValueError(f"y must have one value for each of the {len(points)} points, but got {shape}")
+            raise ValueError(f"y needs one value for each of the {len(points)} points, but has shape {shape}")
         if len(points) == 0:
             return self
         values = read_targets(np.reshape(y, len(points)))
@@ -197,7 +199,7 @@ class ThompsonSampler:
         is_whole = np.issubdtype(taken.dtype, np.integer) or taken.size == 0
         if taken.ndim != 1 or not is_whole or np.any((taken < 0) | (taken >= C)):
             raise ValueError(
-                f"with candidates, X must be their indices [n] from 0 to {C - 1}, but got {taken.dtype} of shape {taken.shape}"
+                f"with candidates, X must be an array [n] of indices from 0 to {C - 1}, but has the dtype {taken.dtype} and the shape {taken.shape}"
             )
         taken = taken.astype(np.int64)
         return self.candidates[taken], taken

@@ -36,7 +36,7 @@ JITTER = 1e-8  # added to the diagonal of k(G, G), relative to its mean
 class Decoupled(eqx.Module):
     """The process q(f) with inducing functions α for its mean and β for its covariance.
 
-    Cheng and Boots (2017), equations 7 and 8, with B = LLᵀ and H = I + LᵀK_βL:
+    With B = LLᵀ and H = I + LᵀK_βL, equations 7 and 8 of Cheng and Boots (2017) are:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β} L H⁻¹Lᵀ k_{β,z}.
 
     The variance is at most the variance of the prior. Arrays have a fixed size. `of` builds q(f).
@@ -46,7 +46,7 @@ class Decoupled(eqx.Module):
     mean_functions, weights : InducingFunctions, array [M]
         At most M functions α, and the weights a of these functions in the mean.
     covariance_functions, root : InducingFunctions or None, array [P, P]
-        At most P functions β, or None for β = α (the coupled form), and L, any square root of B.
+        At most P functions β (None means that β is α), and the matrix L, any square root of B.
     """
 
     mean_functions: InducingFunctions
@@ -84,7 +84,7 @@ class Decoupled(eqx.Module):
 
     @property
     def L(self) -> Float[Array, "P P"]:
-        """The root L, 0 for unused entries."""
+        """The root L, with 0 in unused entries."""
         mask = self.beta.mask
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
@@ -105,7 +105,7 @@ class Decoupled(eqx.Module):
 
 
 class DecoupledProcess(eqx.Module):
-    """The process q(f) of `Decoupled` at fixed kernel parameters, with H = CCᵀ."""
+    """The process q(f) of `Decoupled` at fixed kernel parameters; C is the factor of H = CCᵀ."""
 
     kernel: Any  # k, not frozen
     alpha: InducingFunctions  # functions α of the mean
@@ -175,11 +175,11 @@ def _correction(
 
 
 class DecoupledMean(InducingProcess):
-    """The process q(f) with the covariance of inducing points Z and the mean of more points G.
+    """The process q(f) whose covariance uses inducing points Z and whose mean uses points G.
 
     The mean is k(x, G)a, and G includes Z (Salimbeni, Cheng, Boots and Deisenroth 2018, arXiv 1809.08820).
-    `NormalEquations` computes the optimal a for Gaussian noise, and leave-one-out residuals.
-    Divergence and leave-one-out predictions use only Z.
+    `NormalEquations` computes the optimal weights a for Gaussian noise, and leave-one-out residuals.
+    The methods `divergence` and `left_out` use only Z.
     """
 
     mean_points: Float[Array, "P D"]  # points G, in the units of the inputs
@@ -213,8 +213,9 @@ class DecoupledMean(InducingProcess):
 class NormalEquations:
     """The equations A a = Σ_i ρ_i y_i k(G, x_i) for the mean k(x, G)a of `DecoupledMean`.
 
-    A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), with row weights ρ, in float64 on the host. If G contains all
-    rows, the mean equals the mean of the exact posterior. Build the equations with `NormalEquations.of`.
+    The matrix is A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), where ρ_i are row weights. All arrays are
+    float64 on the host. If G contains all rows, the mean equals the mean of the exact posterior. Build the
+    equations with `NormalEquations.of`.
     """
 
     kernel: Any

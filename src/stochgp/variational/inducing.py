@@ -28,9 +28,10 @@ KMEANS_ROWS = 5_000  # number of rows for k-means
 
 
 class Naturals(eqx.Module):
-    """The natural parameters Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), per latent function.
+    """For each latent function, the natural parameters Λ = S⁻¹ and h = S⁻¹m of N(m, S).
 
-    The parameters are in float64 if x64 is enabled. In float32, Λ would lose small eigenvalues.
+    The parameters describe q(v) = N(m, S). They are in float64 if x64 is enabled, because Λ would lose small
+    eigenvalues in float32.
     """
 
     precision: Float[Array, "L M M"]  # Λ
@@ -81,8 +82,8 @@ def optimum(
 class InducingPoints(eqx.Module):
     """The approximation q(f) = ∫ p(f | u) q(u) du with whitened inducing points Z.
 
-    u = f(Z) + N(0, εI) = L v with LLᵀ = k(Z, Z) + εI. The prior of v is N(0, I), and q(v) = N(m, RRᵀ)
-    (Titsias 2009; Hensman et al. 2013, 2015). ε is part of the model. `of` builds q(f).
+    The inducing values are u = f(Z) + N(0, εI) = L v with LLᵀ = k(Z, Z) + εI. The prior of v is N(0, I), and
+    q(v) = N(m, RRᵀ) (Titsias 2009; Hensman et al. 2013, 2015). ε is part of the model. `of` builds q(f).
 
     Parameters
     ----------
@@ -157,7 +158,8 @@ class InducingPoints(eqx.Module):
 class InducingProcess(eqx.Module):
     """The process with mean w(x)·m and covariance k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
-    w(x) is L⁻¹k(Z, x). Variances are positive, because k(x, x) − ‖w‖² is at least 4 eps k(x, x).
+    w(x) is L⁻¹k(Z, x). Variances are positive, because k(x, x) − ‖w(x)‖² is set to at least 4 k(x, x) times
+    the machine precision.
     """
 
     kernel: Any  # k, not frozen
