@@ -66,7 +66,7 @@ def page(module: str, about: str) -> str:
 
 
 def write_pages(app: Any) -> None:
-    """`api/generated/*.md`, rewritten only where they change; that of BoTorch only if it is installed."""
+    """Write `api/generated/*.md`, but only files whose text changes; the page of BoTorch needs its extra."""
     import stochgp
 
     folder = Path(app.srcdir) / "api" / "generated"
@@ -84,8 +84,10 @@ def write_pages(app: Any) -> None:
             )
     rows = [f"| [stochgp.{name}](generated/{name}.md) | {about} |" for name, about in MODULES.items()]
     pages["modules.txt"] = "\n".join(["| module | content |", "|---|---|", *rows, ""])
-    for name, text in pages.items():
-        path = folder / (name if name.endswith(".txt") else f"{name}.md")
+    files = {folder / (name if name.endswith(".txt") else f"{name}.md"): text for name, text in pages.items()}
+    for path in set(folder.iterdir()) - files.keys():  # pages of removed modules
+        path.unlink()
+    for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
