@@ -33,11 +33,11 @@ class Neighbours:
     """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
 
     The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`, coordinates in
-    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, a search for m
-    rows finds the nearest 4m rows for each term. The search then returns the m rows with the highest
-    correlation. Kernels without `places`, such as the Tanimoto kernel, are evaluated for all pairs. If the
-    rows have at most 8 independent `directions`, the search uses a k-d tree. Otherwise the search computes
-    all distances. With at most 100,000 rows and one kernel term, the search is exact.
+    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, a search first
+    finds 4m candidates per term: the rows nearest under this term. It then returns the m candidates with
+    the highest correlation. Kernels without `places`, such as the Tanimoto kernel, are evaluated for all
+    pairs. If the rows have at most 8 independent `directions`, the search uses a k-d tree. Otherwise the
+    search computes all distances. With at most 100,000 rows and one kernel term, the search is exact.
 
     Raises ValueError if there are no rows or if values are not finite.
 

@@ -95,7 +95,7 @@ class AbstractDistribution(eqx.Module):
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
         """Return the distribution of scale · y + shift. Raises ValueError if not available."""
-        raise ValueError(f"{type(self).__name__} cannot be rescaled to {scale} · y + {shift}")
+        raise ValueError(f"{type(self).__name__} has no distribution of {scale} · y + {shift} in closed form")
 
     @abc.abstractmethod
     def _logpdf(self, y: Points) -> Points: ...

@@ -33,8 +33,12 @@ class TanimotoHashes(AbstractFeatureMap):
 
     Parameters
     ----------
-    kernel, draws, n_inputs : Tanimoto, frozen array [M, 2] or CountDraws, int
-        The kernel k (it may be frozen), the random numbers of the M hashes, and the number D of inputs.
+    kernel : Tanimoto
+        The kernel k; its variance may be frozen.
+    draws : array [M, 2] or CountDraws
+        The random numbers of the M hashes; they are not learned.
+    n_inputs : int
+        The number D of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

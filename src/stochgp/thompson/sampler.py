@@ -50,7 +50,7 @@ class ThompsonSampler:
         A lower and an upper bound for each input.
     candidates : array [C, D], optional
         A finite set of points instead of `bounds`. `ask` then returns indices of points that have not been
-        observed. The Tanimoto kernel needs candidates with counts of fingerprints.
+        observed. With the Tanimoto kernel, each candidate is a fingerprint: a row of counts.
     noise_variance : float, optional
         The noise variance σ² of observations; None = learned.
     solver : str or AbstractSolver
