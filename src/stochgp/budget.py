@@ -30,7 +30,7 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup")  # memory limits of containers
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit in bytes on the total memory in use."""
+    """The maximum number of bytes that may be in use."""
 
     limit: int
     kept: int = 0  # bytes reserved for compiled programs
@@ -67,14 +67,11 @@ class Budget:
 
 
 def parse_bytes(size: Any) -> int | None:
-    """Return a size in bytes: "1GB" is 10⁹, "512MiB" is 512 · 2²⁰, None remains None.
-
-    Raises ValueError if the size is invalid or below 1 byte, and TypeError for other types.
-    """
+    """Return a size in bytes: "1GB" is 10⁹, "512MiB" is 512 · 2²⁰, None remains None."""
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, str | Real):
-        raise TypeError(f'memory_limit must be text such as "1GB", a number of bytes, or None, not {size!r}')
+        raise TypeError(f'memory_limit must be a string ("1GB"), a number of bytes, or None, not {size!r}')
     match = _SIZE.fullmatch(size if isinstance(size, str) else repr(float(size)))
     if isinstance(size, str) and (match is None or match[2].upper() not in _UNITS):
         raise ValueError(

@@ -22,7 +22,7 @@ WIDTH = 100  # characters per printed line
 
 
 class Gain(NamedTuple):
-    """The mean difference of log densities, challenger minus default, in nats per row."""
+    """The increase of the mean log density per row, in nats, compared with the default."""
 
     mean: float
     error: float  # standard error of the mean
@@ -84,7 +84,7 @@ def prefer(
 
 
 class Decisions(dict[str, dict[str, Any]]):
-    """The record `plan_`: name → {"choice": …, "why": …}, printed with one entry per line."""
+    """The record `plan_`, a dictionary from names to {"choice": …, "why": …}."""
 
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})

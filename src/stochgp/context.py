@@ -42,7 +42,7 @@ def restored_on_error(estimator: Any) -> Iterator[None]:
 
 
 class FitContext:
-    """The limits of one call of `fit`, and its decisions and measurements so far.
+    """Limits, decisions and measurements of one call of `fit`.
 
     `fit` creates the context and passes it only to functions in `families` and `pools`.
 
@@ -91,10 +91,7 @@ class FitContext:
         callback: Callable | None = None,
         mesh: Mesh | None = None,
     ) -> "Iterator[FitContext]":
-        """Open the context of one call. If the block raises, restore the estimator's attributes.
-
-        Raises ValueError or OSError if the checkpoint is not writable; MemoryLimitError without free memory.
-        """
+        """Open the context of one call. If the block raises, restore the estimator's attributes."""
         if checkpoint is not None:
             check_can_write(checkpoint)
         require_jax()

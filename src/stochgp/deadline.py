@@ -66,9 +66,9 @@ def _now() -> float:
 class Pace:
     """An estimate, `expected`, of the seconds that the next piece of work will take.
 
-    The first estimate is `typical`. Later estimates are the duration of the last piece. The first piece
-    includes compiling. If it takes t seconds, the next estimate is max(0.3 t, t − 3), but at most
-    10 · `typical` if `typical` > 0.
+    The first estimate is `typical`, and each later estimate is the duration of the last piece. The estimate
+    is max(0.3 t, t − 3) only after the first piece, which includes compiling and takes t seconds. The maximum
+    of this second estimate is 10 · `typical` if `typical` > 0.
     """
 
     def __init__(self, typical: float = 0.0):

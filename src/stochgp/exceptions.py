@@ -28,7 +28,7 @@ class CheckpointError(ValueError):
 
 
 class DataWarning(UserWarning):
-    """Rows or columns of the data were changed or dropped, or were read in an unexpected way."""
+    """Rows or columns were changed or dropped, or their values are suspicious."""
 
 
 class ExtrapolationWarning(UserWarning):

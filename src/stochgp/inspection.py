@@ -13,9 +13,9 @@ MAX_INPUTS, MAX_ROWS = 1000, 200
 def importance(model: Any, X: Any) -> np.ndarray:
     """Return the importance of each of the D inputs.
 
-    To measure the importance of an input, its values are permuted among at most 200 rows. The importance is
-    the root mean square change of mean predictions, in target units. Inputs after the first 1,000 have
-    importance 0.
+    To measure the importance of an input, the function permutes the values of this input among at most 200
+    rows. The importance is the root mean square of the resulting changes of the predicted means, in target
+    units. Inputs after the first 1,000 have importance 0.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def importance(model: Any, X: Any) -> np.ndarray:
 
 
 def some_rows(X: Any) -> Any:
-    """Return at most 200 evenly spaced rows: an array, or a narwhals frame for a data frame."""
+    """Return at most 200 evenly spaced rows, as an array or as a narwhals frame."""
     rows = nw.from_native(X, eager_only=True) if hasattr(type(X), "columns") else np.asarray(X, np.float64)
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int).tolist()]
 
 
 def with_column(rows: Any, column: int, values: Any) -> Any:
-    """Return the rows with the values of one column replaced by `values`."""
+    """Return the rows after replacing one column by `values`."""
     if isinstance(rows, np.ndarray):
         return np.column_stack([rows[:, :column], values, rows[:, column + 1 :]])
     name = rows.columns[column]

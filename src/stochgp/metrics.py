@@ -37,8 +37,12 @@ def nlpd(y: Any, mean: Any, std: Any = None) -> float:
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
-        Observations, and their predictions: a distribution, or means and standard deviations.
+    y : array [N]
+        The observations.
+    mean : distribution or array [N]
+        The predictive distribution, or the means of normal distributions.
+    std : None or array [N]
+        The standard deviations of normal distributions; None if `mean` is a distribution.
     """
     y, predicted = _read(y, mean, std)
     return float(np.mean(-predicted.logpdf(y)))
@@ -51,7 +55,7 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
+    y, mean, std
         As in `nlpd`.
     """
     y, predicted = _read(y, mean, std)
@@ -63,7 +67,7 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
+    y, mean, std
         As in `nlpd`.
     level : float
         Probability of the interval, between 0 and 1.
@@ -76,27 +80,27 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """Return the coverages of 50, 80, 95 and 99 % intervals and their standard errors.
+    """Return the coverages of 50, 80, 95 and 99 % intervals, with standard errors.
 
     The standard errors hold for calibrated predictions.
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
+    y, mean, std
         As in `nlpd`.
     """
     return {p: (coverage(y, mean, std, p), math.sqrt(p * (1 - p) / len(y))) for p in LEVELS}
 
 
 def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndarray, " N"]:
-    """Probability integral transform F_i(y_i), uniform on [0, 1] if predictions are calibrated.
+    """Probability integral transform F_i(y_i), uniform on [0, 1] for calibrated predictions.
 
     F_i is the distribution function of row i. For counts and classes, the result is a uniform random number
     between P(Y < y_i) and P(Y ≤ y_i).
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
+    y, mean, std
         As in `nlpd`.
     seed : int
         Seed of the random numbers.
@@ -109,11 +113,11 @@ def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> t
     """Return the distance of PIT values from the uniform distribution, and √(1/(6N)).
 
     The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. For
-    N calibrated predictions, about √(1/(6N)) is typical. N · distance² is the Cramér–von Mises statistic.
+    N calibrated predictions, √(1/(6N)) is a usual distance. N · distance² is the Cramér–von Mises statistic.
 
     Parameters
     ----------
-    y, mean, std : array [N], distribution or array [N], None or array [N]
+    y, mean, std
         As in `nlpd`.
     seed : int
         Seed of the PIT values of counts and classes (see `pit`).
@@ -129,8 +133,12 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
 
     Parameters
     ----------
-    y, log_probabilities, classes : array [N], array [N, C], array [C]
-        Labels; logarithms of the predicted probabilities; classes of the columns, including all labels.
+    y : array [N]
+        The labels.
+    log_probabilities : array [N, C]
+        The logarithms of the predicted probabilities.
+    classes : array [C]
+        The class of each column. Every label must be one of the classes.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     logs = np.asarray(log_probabilities, np.float64)

@@ -1,4 +1,4 @@
-"""Models: a prior over functions and a noise model, with trainable parameters."""
+"""Models: a noise model and a prior over functions, with trainable parameters."""
 
 import math
 from typing import Any, ClassVar, cast
@@ -31,7 +31,7 @@ JUST_ABOVE = 1e-6  # minimum relative distance of a parameter from its lower bou
 
 
 class AbstractGP(eqx.Module):
-    """A prior over functions and a noise model. Unfrozen floating-point arrays are trained."""
+    """A noise model and a prior over functions. Unfrozen floating-point arrays are trained."""
 
     has_moments: ClassVar[bool] = False  # True if sums of M × M matrices over rows determine the likelihood
     noise = cast(Any, None)  # a field or a property of each subclass
@@ -58,7 +58,7 @@ class FeatureGP(AbstractGP):
         The feature map φ, from rows [N, D] to features [N, M].
     noise : number, parameter or AbstractNoise
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
-        trainable parameter with the lower bound 1e-6 (for targets with unit variance).
+        trainable parameter above 1e-6. This lower bound suits targets with unit variance.
     variance : number or parameter
         The prior variance v, a factor of k(x, z).
     """
@@ -96,7 +96,7 @@ class KernelGP(AbstractGP):
         The covariance function k. Frozen kernels and frozen parts of kernels are not trained.
     noise : number, parameter or AbstractNoise
         The noise model of ε. A number or a parameter is the variance of constant noise. A number becomes a
-        trainable parameter with the lower bound 1e-6 (for targets with unit variance).
+        trainable parameter above 1e-6. This lower bound suits targets with unit variance.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -118,7 +118,7 @@ class SparseGP(AbstractGP):
     kernel : AbstractKernel, possibly frozen
         The covariance function k.
     approximation : InducingPoints or Decoupled
-        The parameters of q, which are trained together with the other parameters.
+        The parameters of q. They are trained together with the kernel and the likelihood.
     likelihood : number, parameter, AbstractNoise or AbstractLikelihood
         The distribution p(y | f). A number or a parameter is the variance of Gaussian noise.
     """

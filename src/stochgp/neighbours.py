@@ -1,4 +1,4 @@
-"""Search for nearest rows by Euclidean distance or the correlation of a kernel."""
+"""Search for the rows with the smallest distance or the highest correlation."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ FIRST_LEVEL = 8  # log₂ of the smallest number of searched rows
 
 
 class Neighbours:
-    """Search for the nearest rows of X by Euclidean distance or the correlation of a kernel.
+    """Search for the rows of X with the smallest distance or the highest correlation.
 
-    The correlation is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`, coordinates in
-    which near points have a high correlation (Kang and Katzfuss 2023). For a sum of kernels, a search first
-    finds 4m candidates per term: the rows nearest under this term. It then returns the m candidates with
-    the highest correlation. Kernels without `places`, such as the Tanimoto kernel, are evaluated for all
-    pairs. If the rows have at most 8 independent `directions`, the search uses a k-d tree. Otherwise the
-    search computes all distances. With at most 100,000 rows and one kernel term, the search is exact.
+    The correlation of x and z is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`:
+    coordinates in which nearby points have a high correlation (Kang and Katzfuss 2023). To find m rows for a
+    sum of kernels, the search collects 4m candidate rows for each term. Then it returns the m candidates
+    with the highest correlation. Kernels without `places`, such as the Tanimoto kernel, are evaluated for all
+    pairs of rows. If the intrinsic dimension of X (`directions`) is at most 8, the search uses a k-d tree.
+    Otherwise, it computes all distances. With at most 100,000 rows and one kernel term, the search is exact.
 
     Raises ValueError if there are no rows or if values are not finite.
 
@@ -48,8 +48,8 @@ class Neighbours:
     kernel : AbstractKernel or None
         The kernel of the correlation. None means Euclidean distance.
     slack : float or None
-        A k-d tree may return rows that are up to 1 + slack times as far away as the nearest rows. None: 0 for
-        at most 100,000 rows, else 0.5.
+        A k-d tree may return rows that are up to 1 + slack times as far away as the nearest rows. None means
+        0 with at most 100,000 rows, and 0.5 with more rows.
     """
 
     def __init__(self, X: Float[np.ndarray, "N D"], kernel: Any = None, slack: float | None = None):

@@ -136,8 +136,8 @@ def positive(
 
     Parameters
     ----------
-    value, lower, dtype : number, list or array; float; dtype or None
-        The value (any shape), its lower bound, its dtype. None: the dtype of a floating array, else float32.
+    value, lower, dtype
+        The value, its lower bound and its dtype. None means the dtype of a floating array, else float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -157,7 +157,7 @@ def bounded(
 
     Parameters
     ----------
-    value, lower, upper, dtype : number, list or array; float; float; dtype or None
+    value, lower, upper, dtype
         The value, its bounds and its dtype, as in `positive`.
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
@@ -190,8 +190,8 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
 
     Parameters
     ----------
-    value, dtype : number, array or parameter; dtype or None
-        The value, or a parameter, which is returned unchanged; the dtype of a new parameter.
+    value, dtype
+        The value, and the dtype of the new parameter. A parameter as `value` is returned unchanged.
     """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
@@ -210,8 +210,8 @@ def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
 
     Parameters
     ----------
-    value, dtype : Any; dtype or None
-        Any object; the dtype of the result, or None for no conversion.
+    value, dtype
+        Any object, and the dtype of the result. None means no conversion.
     """
     value = value.value if isinstance(value, AbstractParameter) else value
     return value if dtype is None else jnp.asarray(value, dtype=dtype)
@@ -293,6 +293,4 @@ def _check_inside(value: Array, lower: float, upper: float) -> None:
         return
     known = np.asarray(value)
     if not np.all((known > lower) & (known < upper)):
-        raise ValueError(
-            f"the value {known} of a parameter must be between {lower} and {upper}, both excluded"
-        )
+        raise ValueError(f"the value {known} of a parameter must be above {lower} and below {upper}")

@@ -49,11 +49,11 @@ def evaluation_report(
     found : distribution
         The predictive distribution of y.
     model : fitted regressor or None
-        A model with a method `predict_distribution`. None: no panels of inputs.
+        A model with a method `predict_distribution`. None means no panels of inputs.
     X : array [N, D], data frame or None
         Input rows for `model`; not used without a model.
     names : sequence of D str
-        Names of the inputs. (): the column names of a data frame, or column numbers of an array.
+        Names of the inputs. () means the column names of a data frame, or the column numbers of an array.
     quantity, unit : str
         Name and unit of the targets on the axes; "" means no unit.
     """
@@ -100,9 +100,9 @@ class _Display:
 class PITDisplay(_Display):
     """Density of the PIT values (`metrics.pit`), which is 1 for calibrated predictions.
 
-    For calibrated predictions, about 19 of 20 bins end within the dotted lines. If standard deviations are
-    too small, the density is high at both ends. If standard deviations are too large, the density is high in
-    the middle.
+    For calibrated predictions, about 19 of the 20 bars end between the dotted lines. If standard deviations
+    are too small, the density is high at both ends. If standard deviations are too large, the density is high
+    in the middle.
     """
 
     def _draw(self, axes: Axes, y: Any, found: Any, unit: str) -> None:
@@ -122,7 +122,7 @@ class PITDisplay(_Display):
 
 
 class CoverageDisplay(_Display):
-    """Difference between coverage and level of central intervals, in percentage points.
+    """Coverage of central intervals minus the intervals' level, in percentage points.
 
     The levels are 50, 80, 95 and 99 %. Bars show ± 2 standard errors of a calibrated model's coverage.
     """
@@ -179,8 +179,8 @@ def draw_dependence(
 
     Parameters
     ----------
-    axes, model, X, column : matplotlib Axes, fitted regressor, array [N, D] or data frame, int
-        The axes; a model with a method `predict_distribution`; input rows; the index of the input.
+    axes, model, X, column
+        The axes, a fitted regressor with a method `predict_distribution`, input rows, and the input's index.
     name, quantity : str
         Axis labels for the input ("" means the number of the input) and for the targets.
     """
@@ -210,8 +210,8 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
 
     Parameters
     ----------
-    axes, y, mean : matplotlib Axes, array [N], array [N]
-        The axes, held-out targets, and their predictions.
+    axes, y, mean
+        The matplotlib axes, the held-out targets, and their predictions.
     quantity, unit : str
         Name and unit of the targets on the axes; "" means no unit.
     """

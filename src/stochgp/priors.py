@@ -48,7 +48,7 @@ Rows = tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
 
 
 class Term(NamedTuple):
-    """A term of a kernel, with its inputs at some rows."""
+    """A term of a kernel, with the inputs of the term at some rows."""
 
     variance: Float[Array, ""]
     rows: Rows
@@ -66,7 +66,6 @@ class PriorFunctions(eqx.Module):
     """S differentiable functions f_s(x) = φ(x)·w_s with weights w_s ~ N(0, I).
 
     A call maps rows [N, D] to values [N, S]. Each of G groups of functions has its own random features φ.
-    `prior_functions` creates the object.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)  # possibly frozen
@@ -123,12 +122,14 @@ def prior_functions(
 
     Parameters
     ----------
-    kernel, n_inputs, n_samples : kernel, int, int
-        A kernel of stochgp or another `AbstractStationary`; the number of inputs; the number of functions.
+    kernel : AbstractKernel
+        A kernel of stochgp or another `AbstractStationary`.
+    n_inputs, n_samples : int
+        The number of inputs, and the number of functions.
     n_features, group : int
-        Maximum number of features of all terms together; maximum number of functions with the same features.
-    key, dtype : PRNG key, dtype
-        The random key; the dtype of features and weights.
+        The maximum number of features of all terms, and of functions with the same features.
+    key, dtype
+        The random key, and the dtype of features and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group is {group}; both must be at least 1")
@@ -338,10 +339,7 @@ def _scales(kernel: Any, n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Floa
 
 
 def share(needs: Sequence[int | None], n_features: int) -> list[int]:
-    """Divide `n_features` among terms that need these numbers (None: any even number).
-
-    Raises ValueError if a term would get no feature.
-    """
+    """Divide `n_features` among terms that need these numbers (None: any even number)."""
     columns, left = [0] * len(needs), n_features
     infinite = [need is None for need in needs]
     order = sorted(range(len(needs)), key=lambda i: (infinite[i], needs[i] or 0))

@@ -47,8 +47,12 @@ class ExactNLML(NamedTuple):
 
     Parameters
     ----------
-    nlml, gradient, jitter : float, tree, float
-        The NLML per row; its derivatives, as a tree like the model; the number added to the diagonal.
+    nlml : float
+        The NLML per row.
+    gradient : tree
+        The derivatives of `nlml`, in a tree with the structure of the model.
+    jitter : float
+        The number added to the diagonal of the covariance matrix.
     """
 
     nlml: float
@@ -59,21 +63,32 @@ class ExactNLML(NamedTuple):
 class FitResult(NamedTuple):
     """The result of `learning.fit`; losses are averages per row.
 
-    Losses refer to the targets in the units in which the learner receives them.
+    Losses refer to the units of the targets that the learner receives.
 
     Parameters
     ----------
-    gp, loss, evidence : AbstractGP, float, learners.Evidence or None
-        The learned model; its criterion (NaN before the first evaluation); its evidence on all rows, or None.
-    n_iter, converged, result : int, bool, RESULTS
-        The number of steps, not counting trials of learning rates; True if `result` is `RESULTS.successful`;
-        the reason for the end of the fit.
-    history, seconds : list of dict, float
-        An entry for each evaluation and each trial of a learning rate; the duration, including the time of
-        earlier calls if the fit resumed a checkpoint.
-    plan, held_out_rows, state : StepPlan, int, Any
-        The planned batches and steps; the number of held-out rows; the learner's last state, from which
-        updates continue. The state is None if it does not belong to the returned model.
+    gp : AbstractGP
+        The learned model.
+    loss : float
+        The criterion of the learned model; NaN before the first evaluation.
+    evidence : learners.Evidence or None
+        The evidence on all rows, if the learner computes it.
+    n_iter : int
+        The number of steps, except steps that only compare learning rates.
+    converged : bool
+        True if `result` is `RESULTS.successful`.
+    result : RESULTS
+        The reason for the end of the fit.
+    history : list of dict
+        An entry for each evaluation and for each trial of a learning rate.
+    seconds : float
+        The duration, including the time before the checkpoint if the fit resumed a checkpoint.
+    plan : StepPlan
+        The planned batches and steps.
+    held_out_rows : int
+        The number of held-out rows.
+    state : object
+        The learner's last state, from which updates continue, or None if the state does not belong to `gp`.
     """
 
     gp: Any
@@ -104,17 +119,26 @@ class Solution(NamedTuple):
 
     Parameters
     ----------
-    value, residual : array [N, S], array [N, S] or None
-        The best α; b − A α, or None if it was not measured at α.
-    result, converged, residual_norms : RESULTS, bool, array [S]
-        The reason for the end; True if all columns are within the tolerance; ‖b − A α‖ / ‖b‖ per column.
-    n_steps, epochs, seconds : int, float, float
-        The number of steps (1 for a direct solver); the number of passes over the rows of A, including checks
-        of the residual; the duration.
+    value : array [N, S]
+        The best α.
+    result : RESULTS
+        The reason for the end of the run.
+    converged : bool
+        True if the residuals of all columns are within the tolerance.
+    residual_norms : array [S]
+        ‖b − A α‖ / ‖b‖ for each column.
+    n_steps : int
+        The number of steps; 1 for a direct solver.
+    epochs : float
+        The number of passes over the rows of A, including measurements of the residual.
+    seconds : float
+        The duration.
     history : list of dict
-        One entry for each epoch, with an estimated residual; one entry for each measured residual.
+        One entry with an estimated residual for each epoch, and one entry for each measured residual.
     jitter : float
         The number added to the diagonal of A, or of blocks of A, for a factorisation; 0 if not needed.
+    residual : array [N, S] or None
+        The residual b − A α, or None if it was not measured for the returned α.
     """
 
     value: Float[Any, "N S"]

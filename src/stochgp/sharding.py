@@ -142,7 +142,6 @@ def _on_host(leaf: Any) -> np.ndarray:
 
 
 def _alike(new: np.ndarray, old: Any) -> Any:
-    """Convert `new` to the type of `old`."""
     if isinstance(old, jax.Array):
         return on_device(new, old.dtype)
     return new if isinstance(old, np.ndarray) else type(old)(new)

@@ -40,7 +40,7 @@ def say(verbose: Any, text: str) -> None:
 
 
 class ProgressBar:
-    """A progress line on stderr: the current part of a fit and the elapsed and remaining time.
+    """A line on stderr with the current part of a fit, the elapsed and the remaining time.
 
     If `verbose` is "auto", the line appears after 3 s, and only on a terminal or in a notebook. If `verbose`
     is 0, the line never appears. If `verbose` is 1 or more, the line appears immediately. If stderr is a
@@ -73,7 +73,6 @@ class ProgressBar:
         self.width = len(line)
 
     def close(self) -> None:
-        """Erase the line on the terminal."""
         if self.in_place and self.width:
             sys.stderr.write("\r" + " " * self.width + "\r")
             sys.stderr.flush()

@@ -100,7 +100,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
-    with pytest.raises(ValueError, match="split_by columns have equal values in all rows"):
+    with pytest.raises(ValueError, match="every split_by column is constant"):
         pa_parquet.write_table(rows.append_column("one", pa.array(np.ones(N))), tmp_path / "one.parquet")
         model.fit(data.FileSource.of(tmp_path / "one.parquet", split_by=("one",)), "y")
 
@@ -307,7 +307,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")),
             folder,
             "y",
-            "accept only the transforms 'log' and 'count'",
+            "only the transforms 'log' and 'count' are available",
         ),
         (SparseGPClassifier(), tmp_path / "one.parquet", "one", "values of 'one' are 'a'"),
         (SparseGPClassifier(), folder, "y", "continuous"),
@@ -328,7 +328,7 @@ def test_labels_that_are_many_or_of_two_kinds_are_no_classes(table, tmp_path, mo
         pa_parquet.write_table(
             table.append_column("id", pa.array(values)), tmp_path / "two" / f"{part}.parquet"
         )
-    with pytest.raises(ValueError, match="text in some files and numbers in others"):
+    with pytest.raises(ValueError, match="text in some files and numbers in other files"):
         SparseGPClassifier().fit(tmp_path / "two", "id")
 
 

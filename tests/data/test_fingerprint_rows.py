@@ -99,7 +99,8 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
     model = KernelGPRegressor(**settings).fit(X, y)
     before = model.predict(Z)
     with pytest.raises(
-        ValueError, match=r"the first at row 4, have a count above the largest training count of its column"
+        ValueError,
+        match=r"the first at row 4, have a count above the largest training count in the same column",
     ) as caught:
         model.update(new, targets)
     assert "\n" not in str(caught.value)
@@ -212,5 +213,5 @@ def test_what_are_no_fingerprints_is_refused_in_one_line():
     with pytest.raises(ValueError, match="Input y contains NaN: 1 such .*, the first at row 3"):
         model.fit(X[:4], [1.0, 2.0, np.nan, 4.0])
     fitted = KernelGPRegressor(**KEPT).fit(X, y)
-    with pytest.raises(ValueError, match=f"expected fingerprints of {D} columns, but got 3"):
+    with pytest.raises(ValueError, match=f"expected fingerprints of {D} columns, but got 3 columns"):
         fitted.predict(X[:, :3])

@@ -82,17 +82,17 @@ def test_many_rows_stay_in_their_order():
 
 
 REFUSED = {
-    "too few": (lambda g: g[:-1], r"one entry for each of 60 rows, but has shape \(59,\)"),
+    "too few": (lambda g: g[:-1], r"one entry for each of 60 rows, but has the shape \(59,\)"),
     "a table": (
         lambda g: np.stack([g, g], axis=1),
-        r"one entry for each of 60 rows, but has shape \(60, 2\)",
+        r"one entry for each of 60 rows, but has the shape \(60, 2\)",
     ),
-    "a number": (lambda g: 3, r"one entry for each of 60 rows, but has shape \(\)"),
+    "a number": (lambda g: 3, r"one entry for each of 60 rows, but has the shape \(\)"),
     "one group": (lambda g: 0 * g, "at least two groups"),
     "missing number": (lambda g: np.where(g == 2, np.nan, g), "the group of row"),
     "missing text": (lambda g: np.array([None, *"a" * 59], object), "the group of row 1 is missing"),
     "missing text in a list": (lambda g: ["a", float("nan"), *"a" * 58], "the group of row 2 is missing"),
-    "two kinds": (lambda g: np.array([1, *"a" * 59], object), "all numbers or all text"),
+    "two kinds": (lambda g: np.array([1, *"a" * 59], object), "all be numbers, or must all be text"),
 }
 
 

@@ -33,7 +33,7 @@ def test_what_cannot_be_recalibrated_is_refused():
     found, y = rows(300, 2.0)
     with pytest.raises(ValueError, match="targets are repeated"):
         PITRecalibration.fit(found, np.rint(y))
-    with pytest.raises(ValueError, match="must have 300 held-out targets"):
+    with pytest.raises(ValueError, match="must contain 300 held-out targets"):
         PITRecalibration.fit(found, y[1:])
 
 

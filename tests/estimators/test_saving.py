@@ -94,17 +94,17 @@ def test_a_setting_that_no_file_holds_is_named(tmp_path):
 BROKEN = {
     "no attributes": (
         lambda tree, facts: facts.pop("attributes"),
-        "does not contain a whole FeatureGPRegressor",
+        "does not contain a valid FeatureGPRegressor",
     ),
     "attributes that are none": (
         lambda tree, facts: facts.update(attributes=None),
-        "does not contain a whole",
+        "does not contain a valid",
     ),
     "another estimator": (
         lambda tree, facts: facts.update(estimator="KernelGPRegressor"),
-        "does not contain a whole",
+        "does not contain a valid",
     ),
-    "no estimator": (lambda tree, facts: facts.pop("estimator"), "does not contain a fitted estimator"),
+    "no estimator": (lambda tree, facts: facts.pop("estimator"), "does not contain an estimator"),
 }
 
 

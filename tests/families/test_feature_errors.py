@@ -88,7 +88,7 @@ def test_few_rows_have_what_they_ask_for():
 
 def test_a_student_t_needs_rows_that_are_held_out():
     learner = learners.SCGD(300, 2, 0.03, evaluator=learners.ByEvidence(validation_fraction=0.0))
-    with pytest.raises(ValueError, match="is fitted to held-out rows, but there are none"):
+    with pytest.raises(ValueError, match="is fitted to held-out rows, but no rows were held out"):
         fitted(learner=learner, likelihood="student-t")
     assert "held out" in fitted(learner=learner).plan_["likelihood"]["why"]
 

@@ -138,7 +138,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(name):
 
 
 def test_a_mean_of_counts_is_positive():
-    with pytest.raises(ValueError, match=r"the mean of counts must be positive, but mean is 0\.0"):
+    with pytest.raises(ValueError, match=r"the prior mean of counts must be positive, but is 0\.0"):
         SparseGPRegressor(likelihood="poisson", mean=0.0).fit(X, TARGETS["poisson"])
 
 

@@ -63,7 +63,7 @@ def test_other_families_say_which_takes_it(kind, Laplace):
 
 
 def test_a_learner_that_cannot_take_it_says_which_can(Laplace):
-    with pytest.raises(ValueError, match="likelihood is Laplace; learner='svgp' and 'vgp' accept any"):
+    with pytest.raises(ValueError, match="likelihood is Laplace; the learners 'svgp' and 'vgp' accept any"):
         SparseGPRegressor(likelihood=Laplace(), learner="sgpr").fit(X[:30], Y[:30])
 
 

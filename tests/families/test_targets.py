@@ -198,7 +198,7 @@ def test_the_likelihood_has_the_jacobian_of_rows_that_count():
         ({"likelihood": COUNTED}, -Y, "counts must be whole numbers of at least 0"),
         ({"likelihood": COUNTED}, Y, "counts must be whole numbers of at least 0"),
         ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
-        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be one of"),
+        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be a name"),
     ],
 )
 def test_what_cannot_be_used_is_refused(settings, y, words):

@@ -95,5 +95,5 @@ def test_the_matrix_is_kept_if_a_solver_may_keep_it():
     ("rows", "noise"), [(X, NOISE[1:]), (X[:0], 0.1)], ids=["noise of another length", "no rows"]
 )
 def test_what_does_not_fit_is_refused(rows, noise):
-    with pytest.raises(ValueError, match="X must have rows"):
+    with pytest.raises(ValueError, match="X must have at least one row"):
         KernelOperator.of(KERNEL, jnp.asarray(rows), jnp.asarray(noise))

@@ -86,7 +86,7 @@ def test_missing_values_are_refused_on_request_with_the_remedy(column):
 
 def test_what_stays_refused():
     for gap in ([np.nan] * 2, [None] * 2, pd.Series([None, float("nan")], dtype=object)):
-        assert "no useful column: 'x': ignored: it has no values" in refusal(
+        assert "no useful column; 'x' is ignored: it has no values" in refusal(
             TableEncoder.fit, pd.DataFrame({"x": gap}), missing="auto"
         )
     assert "unknown missing 'aut'; did you mean 'auto'?" in refusal(TableEncoder.fit, GAPS, missing="aut")

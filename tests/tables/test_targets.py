@@ -182,7 +182,7 @@ def test_masked_labels_are_missing(labels):
 
 
 def test_inputs_without_any_value_are_blamed():
-    with pytest.raises(ValueError, match="no useful column: 'x0': .* it has no values"):
+    with pytest.raises(ValueError, match="no useful column; 'x0' is .* it has no values"):
         model().fit(np.full((N, 2), np.nan), Y)
     with pytest.raises(ValueError, match="Input y contains NaN in all rows"):
         model().fit(X, np.full(N, np.nan))

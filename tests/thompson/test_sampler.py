@@ -191,7 +191,7 @@ def asked():
 @pytest.mark.parametrize(
     ("X", "y", "words"),
     [
-        (INSIDE[:, :1], [1.0], r"shape \[n, 2\] with n ≥ 1, but have \(1, 1\)"),
+        (INSIDE[:, :1], [1.0], r"shape \[n, 2\] with n ≥ 1, but have the shape \(1, 1\)"),
         (INSIDE[0], [1.0], "points must have the shape"),
         (INSIDE, [1.0, 2.0], "one value for each of the 1 points"),
         (INSIDE, [np.nan], "y contains NaN.*row 1"),

@@ -159,10 +159,7 @@ def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None])
 def _left_out(
     source: str, target: str, inputs: Sequence[str] | None, ignored: Sequence[str] | None, weight: str | None
 ) -> list[str]:
-    """Return the columns that are not inputs, without the target.
-
-    Raises ValueError for unknown names, the target, a column in both options, or if no input remains.
-    """
+    """Return the columns that are neither inputs nor the target. Raise ValueError for bad options."""
     from stochgp.tables.files import column_names
 
     names = [name for name in column_names(source) if name != weight]
@@ -211,10 +208,7 @@ def _estimator(model: str, setting: list[str], plain: dict[str, Any], classify: 
 
 
 def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
-    """Parse texts name=value into a dictionary. Values are None, booleans, numbers or text.
-
-    Raises ValueError if a name is unknown or repeated.
-    """
+    """Parse texts name=value into a dictionary. Values are None, booleans, numbers or text."""
     parameters = list(inspect.signature(estimator.__init__).parameters)[1:]
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -317,7 +311,7 @@ def evaluate(
     if name is None:
         raise ValueError("the model does not store the name of its target: set --target")
     if report is not None and hasattr(estimator, "classes_"):
-        raise ValueError("--report: plots are not available for classes")
+        raise ValueError("--report is not available for classifiers")
     if report is not None and rows.is_large(source, estimator.memory_limit):
         raise ValueError(f"--report: {source} is too large for the memory; use a sample of its rows")
     parts = rows.labelled_parts(estimator, source, name)

@@ -65,10 +65,7 @@ def divided(
     seed: int,
     **options: Any,
 ) -> tuple[tuple[Any, Any], Any, bool]:
-    """Return X and y for `fit`, the test rows or None, and True if the targets are classes.
-
-    With `options` (for `FileSource.of`), and for large files, X is a `FileSource`, else a table.
-    """
+    """Return X and y for `fit`, the test rows or None, and True if the targets are classes."""
     is_of_molecules = "tanimoto" in (getattr(estimator, "kernel", None), getattr(estimator, "features", None))
     if any(options.values()) and is_of_molecules:
         raise ValueError("--weight and --split-by are not available for molecules")
@@ -111,7 +108,7 @@ def parts_of(source: str, estimator: Any, rows: data.FileSource | None = None) -
         yield from replace(rows or data.FileSource(Path(source)), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
-            f"{source}: column {narrow.name!r} has a value of the wrong type; the fit or the first rows set the type"
+            f"{source}: column {narrow.name!r} has a value whose type differs from the type in the fit or in the first rows"
         ) from None
 
 

@@ -88,7 +88,7 @@ class PosteriorModel(Model):
 class FunctionModel(DeterministicModel):
     """A deterministic BoTorch model whose outputs are functions drawn from a posterior.
 
-    Raises ValueError if the functions take columns of a table that need encoding.
+    Raises ValueError if the inputs of the functions need encoding.
 
     Parameters
     ----------

@@ -44,9 +44,6 @@ def joint_moments(estimator: Any) -> Any:
 
     The moments are the mean [B, Q] and covariance [B, Q, Q] of `predict`, in original units. With an
     iterative solver, the covariance is an estimate. `values` evaluates the function, and `pull` its gradient.
-
-    Raises TypeError for objects other than fitted regressors of this package. Raises ValueError for inputs
-    that need encoding, for transformed targets and counts, and for posteriors without covariances.
     """
     if not isinstance(estimator, PosteriorRegressor):
         raise TypeError(f"estimator must be a fitted regressor of stochgp, not {type(estimator).__name__}")
@@ -55,8 +52,8 @@ def joint_moments(estimator: Any) -> Any:
     refuse_encoded(fitted.encoder)
     if fitted.observation.outward is not None:
         raise ValueError(
-            "the moments of f need Gaussian observations, but the estimator transforms targets or models counts. Fit it to transformed "
-            "targets, such as log(y + 1/2), with likelihood='gaussian'. Or use sample_functions, which returns values in target units"
+            "the moments of f are not available, because the estimator transforms targets or models counts. Transform the targets yourself, "
+            "for example to log(y + 1/2), and set likelihood='gaussian'. Or use sample_functions, which returns values in target units"
         )
     m, dispersion, posterior = (
         fitted.observation.mean_function,

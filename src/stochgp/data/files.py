@@ -61,16 +61,20 @@ class FileSource(Source):
     path : Path
         A .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .feather file, or a folder. All files in a folder must
         have the same type and the same columns.
-    columns, types : tuple of str, mapping of str to Arrow types
-        `columns` are the columns to read (None = all). `types` sets types of columns in text files.
+    columns : tuple of str, optional
+        The columns to read. None: read all columns.
     part : (float, int, bool), optional
-        The share of held-out rows, the seed of the split, and the part that the source reads: the held-out
-        rows (True) or the training rows (False). None = all rows.
-    weight, split_by : str, tuple of str
-        `weight` is the column of frequency weights; it is not an input. Splits keep groups together. The
-        columns `split_by` define the groups, and are inputs too, unless `columns` excludes them.
+        The share of held-out rows, the seed of the split, and True for the held-out rows or False for the
+        training rows. None: read all rows.
+    types : mapping of str to Arrow type
+        The types of some columns in text files.
+    weight : str, optional
+        The column of frequency weights. The column is not an input.
+    split_by : tuple of str
+        Columns that define groups of rows. A split never divides a group. The columns are also inputs, unless
+        `columns` excludes them.
     target, kind, transform, labels, encoder, size, of_rows, scales, dtype, mesh
-        Set by `fit`.
+        `fit` sets these attributes.
     """
 
     path: Path

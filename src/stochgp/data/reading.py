@@ -81,7 +81,7 @@ def read_training_rows(
     rows = Data(numbers, y, weight, group)
     rows = rows.take(without_skipped(rows.X)) if is_packed(encoder) else rows
     if rows.group is not None and (rows.group == rows.group[0]).all():
-        raise ValueError("groups has the same value for all rows; at least two groups are needed")
+        raise ValueError("all values of groups are equal; at least two groups are needed")
     note_columns(encoder, context)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
@@ -240,7 +240,7 @@ def _groups(rows: Data, source: FileSource, estimator: Any, context: FitContext)
         return groups_in_time(rows.X, rows.y, source.encoder, order, context.record, in_order=False)
     group = np.unique(rows.group, return_inverse=True)[1].astype(np.int32)
     if group.max() == 0:
-        raise ValueError("the split_by columns have equal values in all rows; at least two groups are needed")
+        raise ValueError("every split_by column is constant; at least two groups are needed")
     return group
 
 

@@ -33,7 +33,7 @@ class Standardiser:
         The mean of each column.
     scale : float64 array [D], or [] for targets
         The standard deviation with divisor N, or 1 for a constant column. A column is constant if its
-        standard deviation is at most 10 machine epsilons times its largest absolute value.
+        standard deviation is at most 10 ε times the largest absolute value, where ε is the machine epsilon.
     """
 
     mean: np.ndarray
@@ -98,10 +98,7 @@ class Summary(NamedTuple):
     squares: Any
 
     def plus(self, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
-        """Return the summary after adding rows (Chan, Golub and LeVeque 1983).
-
-        Rows with weight 0 are ignored. Raises ValueError for values that are not finite or exceed 1e150.
-        """
+        """Return the summary after adding rows (Chan, Golub and LeVeque 1983)."""
         X, rho = np.asarray(X, np.float64), np.ones(len(X)) if weight is None else weight
         if not (rho > 0).all():
             X, rho = X[rho > 0], rho[rho > 0]

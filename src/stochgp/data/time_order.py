@@ -23,9 +23,7 @@ EITHER = "either"  # like "auto", for pools: they accept more tables as ordered 
 FEWEST = 500  # minimum number of rows, and of different times, for "auto"
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
 LEAST_SHARE = 0.25  # minimum ratio of distinct times to rows, for a time in one column of numbers
-LARGEST_BLOCK = (
-    0.1  # maximum share of rows per block with "either"; a column with more equal values is not a time
-)
+LARGEST_BLOCK = 0.1  # maximum share of rows per block with "either"; a time has fewer equal values
 FIRST = 1_000  # rows for a quick check that rejects most columns
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # constants of `dependence`

@@ -32,7 +32,7 @@ class AbstractDistribution(eqx.Module):
 
     Methods accept `y` as a number for all rows, an array [N], or an array [N, Q] of Q points per row.
     Results have the shape of `y`, or [N] if `y` is a number. Subclasses implement the methods whose names
-    begin with an underscore. These methods receive points [N, Q]. Every array in a field has N rows.
+    begin with an underscore. These methods receive arrays [N, Q]. Every array in a field has N rows.
     """
 
     # Bypass Equinox, which would create a pytree for each method call.
@@ -95,7 +95,7 @@ class AbstractDistribution(eqx.Module):
 
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
         """Return the distribution of scale · y + shift. Raises ValueError if not available."""
-        raise ValueError(f"{type(self).__name__} has no distribution of {scale} · y + {shift} in closed form")
+        raise ValueError(f"a {type(self).__name__} distribution cannot be scaled or shifted")
 
     @abc.abstractmethod
     def _logpdf(self, y: Points) -> Points: ...

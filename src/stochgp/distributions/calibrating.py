@@ -24,7 +24,7 @@ MAX_LOG_TEMPERATURE = 2.5  # limit of |log T|, reached if no held-out row has a 
 
 
 class PITRecalibration(eqx.Module):
-    """Recalibration of a probability u to R(u), the distribution function of Beta(a, b).
+    """A map of probabilities u to R(u), where R is the distribution function of Beta(a, b).
 
     R has the density u^(a−1) (1 − u)^(b−1)/B(a, b). With a = b = 1, R changes nothing.
 
@@ -69,7 +69,7 @@ class PITRecalibration(eqx.Module):
         n_coarse = int(np.sum((counts[number] > 1) & is_far))
         if n_coarse > MAX_COARSE * len(y):
             raise ValueError(
-                f"recalibration is not available: {n_coarse} of {len(y)} held-out targets are repeated values, far from all other targets ({len(values)} distinct values)"
+                f"recalibration is not available: {n_coarse} of {len(y)} held-out targets are repeated and far from all different targets (there are {len(values)} distinct targets)"
             )
         u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
         number = len(y) if weight is None else effective_number(weight)
@@ -145,7 +145,7 @@ class ConformalScores(eqx.Module):
 
 
 class TemperatureScaling(eqx.Module):
-    """Recalibration of class probabilities P(c) to P(c)^(1/T) / Σ_k P(k)^(1/T).
+    """A map of class probabilities P(c) to P(c)^(1/T) / Σ_k P(k)^(1/T).
 
     The most probable class remains the same (Guo et al. 2017, arXiv 1706.04599).
 
@@ -208,7 +208,7 @@ def _targets(found: AbstractDistribution, y: Any, fewest: int) -> Float64[np.nda
     """Return the targets as an array. Raises ValueError for a wrong shape or too few rows."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
-        raise ValueError(f"y must have {found.n_rows} held-out targets, but has shape {y.shape}")
+        raise ValueError(f"y must contain {found.n_rows} held-out targets, but has the shape {y.shape}")
     if len(y) < fewest:
         raise ValueError(
             f"{len(y)} held-out rows are too few for a calibration; at least {fewest} are needed"

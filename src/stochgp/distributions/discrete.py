@@ -12,9 +12,7 @@ REACH, STEP = 4.2, 0.1  # end and step of the trapezoid rule in t for f = mode +
 FAR = 9.0  # half-width of the trapezoid rule for the distribution function, in standard deviations of f
 MIN_TAIL = 1e-13  # probability that a sum over counts may omit
 MIN_MASS = 1e-280  # smaller probabilities of counts are replaced by densities
-MAX_HALF = (
-    256  # counts on either side of the median that are summed one by one; integrals replace the other terms
-)
+MAX_HALF = 256  # number of counts on either side of the median in a sum; integrals replace other terms
 # `_tails_of_many` is for counts ≥ MANY whose rate has a standard deviation of at least SHARP times √count.
 MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # ends and step of the trapezoid rule in `_tails_of_many`
@@ -27,8 +25,8 @@ class Categorical(AbstractDistribution):
     """The distribution of a class c = 0, …, C − 1.
 
     `logpdf` is −inf for numbers other than class indices. `mean`, `std`, `cdf`, `quantile` and `crps` treat
-    the class index as a number. With two classes, `mean` is the probability of class 1. With more classes,
-    these methods are meaningful only if the classes are ordered.
+    the class index as a number. With two classes, `mean` is the probability of class 1. With more than two
+    classes, use these five methods only if the classes are ordered.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ LEAST_WIDTH = 1e-3  # minimum width, in standard deviations of the targets
 
 
 class Mixture(AbstractDistribution):
-    """A mixture of J distributions with the density p(y) = Σ_j w_j p_j(y).
+    """A mixture of J distributions p_j with weights w_j: p(y) = Σ_j w_j p_j(y).
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"
 class PointMass(AbstractDistribution):
     """The distribution of a constant, for mixtures such as hurdle models (Cragg 1971).
 
-    Within width/2 of the value, the density is 1/width, which is comparable with continuous densities.
+    Within a distance of width/2 from `value`, the density is 1/width, comparable with continuous densities.
     `cdf`, `quantile`, `crps` and draws ignore the width.
 
     Parameters

@@ -66,7 +66,7 @@ class Student(AbstractDistribution):
     spread : array [N]
         The scale of each row, positive. `std` is spread · √(df/(df − 2)) if df > 2, and inf if df ≤ 2.
     df : float
-        The positive degrees of freedom of T, which all rows share.
+        The degrees of freedom of T: a positive number, the same for all rows.
     """
 
     center: PerRow

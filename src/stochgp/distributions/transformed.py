@@ -30,7 +30,7 @@ class Warped(AbstractDistribution):
     transform : `AbstractTransform`
         The transform T, an object of `stochgp.transforms`.
     support : (float, float)
-        The smallest and the largest mean that the training targets support, in the units of Y.
+        The range of plausible means, computed from the training targets, in the units of Y.
     """
 
     base: AbstractDistribution
@@ -69,10 +69,10 @@ class Warped(AbstractDistribution):
 
 
 class PositiveCurve(eqx.Module):
-    """A curve R that moves the probability of Y ≤ 0 to positive values.
+    """A curve R that moves the probability P(Y ≤ 0) to positive values of Y.
 
-    With c = P(Y ≤ 0) and h = (1 + c)/2, R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for u ≥ h.
-    Quantiles at probabilities above h remain the same.
+    Let c = P(Y ≤ 0) and h = (1 + c)/2. Then R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for
+    u ≥ h. Quantiles for probabilities above h do not change.
 
     Parameters
     ----------

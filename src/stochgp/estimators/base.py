@@ -108,8 +108,8 @@ class PosteriorEstimator(BaseEstimator):
         """Write the fitted model to a safetensors file or a binary file object.
 
         `stochgp.load` reads the file. Saved kernel GPs contain their training rows and targets; other models
-        do not. Raises ValueError for a class that is neither from stochgp or Equinox nor registered with
-        `stochgp.register`. Warns about settings that cannot be saved.
+        do not. Raises ValueError if the model contains a class that is not registered (`stochgp.register`);
+        classes of stochgp and equinox.nn need no registration. Warns about settings that cannot be saved.
         """
         check_is_fitted(self)
         save(self, path)
@@ -192,7 +192,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            If the inputs are invalid, if `return_std` and `return_cov` are True, or above the memory limit.
+            If the inputs are invalid, if `return_std` and `return_cov` are True, or if memory is too small.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True")
@@ -210,15 +210,15 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         Returns
         -------
         A distribution of `stochgp.distributions` in target units. The methods `logpdf`, `cdf`, `sf`,
-        `quantile`, `interval`, `sample`, `crps` and properties `mean` and `std` return values for each row.
+        `quantile`, `interval`, `sample` and `crps`, and the properties `mean` and `std`, give values per row.
         """
         return self._distribution(self._read(X), "distributions", 24)
 
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, " N *Q"]:
         """Return quantiles of a noisy observation at each row, in target units.
 
-        The result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers. Raises
-        ValueError if a value of q is not between 0 and 1.
+        For N rows, the result has the shape [N] if q is a number, and [N, Q] if q is a list of Q numbers.
+        Raises ValueError if a value of q is not between 0 and 1.
         """
         found = np.asarray(q, np.float64)
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
@@ -229,8 +229,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_frame(self, X: Any, level: float = 0.95) -> Any:
         """Return predictions of noisy observations as a pandas data frame.
 
-        The columns are mean, std (standard deviation), median, lower and upper. `predict_interval` returns
-        the same limits `lower` and `upper`. If X is a pandas data frame, the result has the index of X.
+        The columns are mean, std (standard deviation), median, lower and upper. `lower` and `upper` are the
+        limits that `predict_interval` returns. If X is a pandas data frame, the result has the index of X.
         """
         frame = self._distribution(self._read(X), "intervals", 32).to_frame(level)
         return frame.set_axis(X.index) if hasattr(X, "index") and hasattr(X, "loc") else frame
@@ -248,8 +248,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Float[np.ndarray, "N S"]:
         """Draw joint samples of f at the rows of X from the posterior, in target units.
 
-        With `include_noise=True`, draw observations with independent noise. The observations at each row
-        follow `predict_distribution`, except that a pool does not recalibrate them.
+        With `include_noise=True`, draw observations with independent noise. At each row, observations have
+        the distribution that `predict_distribution` returns, but a pool does not recalibrate the samples.
         """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
@@ -260,7 +260,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> Any:
-        """Draw functions from the posterior. They can be evaluated at any rows.
+        """Draw functions from the posterior. A drawn function can be evaluated at any rows.
 
         After `f = model.sample_functions(8)`, `f(X)` is an array [rows, 8] in target units. If X is a JAX
         array, f(X) is differentiable. Raises ValueError if `n_samples` is not a positive whole number.
@@ -305,8 +305,8 @@ class GPEstimator(PosteriorEstimator):
     random_state : None, int, NumPy RandomState or Generator
         The seed of all random numbers.
     standardize : bool
-        Scale inputs and continuous targets. Over the training rows, the weighted mean of each becomes 0, and
-        the standard deviation becomes 1.
+        Scale inputs and continuous targets. Then each input column and the targets have the weighted mean 0
+        and the standard deviation 1 over the training rows.
     missing : "auto", "refuse" or "keep"
         "auto": `fit` fills in missing inputs, and drops rows whose target is missing or a code such as −9999.
         "refuse": `fit` raises an error for missing values and codes. "keep": like "auto", but `fit` treats
@@ -321,7 +321,7 @@ class GPEstimator(PosteriorEstimator):
     devices : None, "all" or int
         The number of devices that share the rows (docs/methods/scale.md). None uses one device.
     verbose : "auto", 0 or 1
-        1 shows progress on stderr, and 0 does not. "auto" shows it after 3 s, on a terminal or in a notebook.
+        Show progress on stderr. With "auto", progress appears after 3 s, on a terminal or in a notebook.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ NEW_ROWS = 1_000  # rows with new categories per evaluation
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A posterior of f, the encoder and the scaling of the inputs, and the observation model.
+    """A fitted model: input encoder, input scaling, posterior of f, and observation model.
 
     The posterior receives standardised rows of `dtype`, in padded blocks of `posterior.block_rows` rows.
     """
@@ -219,7 +219,7 @@ class Fitted:
 
 
 class FunctionDraws(eqx.Module):
-    """S functions f drawn from a posterior; f(X) returns their values in target units.
+    """A set f of S functions drawn from a posterior; f(X) returns values in target units.
 
     For a JAX array X [N, D], f(X) is a JAX array [N, S] of the same dtype, and JAX can differentiate and
     transform f. For a NumPy array, a data frame or fingerprints, f(X) is a float64 NumPy array [N, S].
@@ -265,7 +265,7 @@ class FunctionDraws(eqx.Module):
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
             raise ValueError(
-                f"X must be a floating-point array [N, {len(self.center)}], but is {X.dtype} of shape {X.shape}"
+                f"X must be a floating-point array [N, {len(self.center)}], but X has the dtype {X.dtype} and the shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
         functions = cast(self.functions, X.dtype)  # all arrays have the dtype of X

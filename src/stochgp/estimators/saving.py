@@ -44,11 +44,11 @@ def load(path: Any) -> Any:
     tree, metadata = load_tree(path)
     name = metadata.get("estimator")
     if name not in kinds:
-        raise ValueError(f"{path} does not contain a fitted estimator of this version of stochgp")
+        raise ValueError(f"{path} does not contain an estimator that this version of stochgp can load")
     try:
         return restored(tree, metadata, kinds[name], kinds)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} does not contain a whole {name}: {type(error).__name__} {error}") from error
+        raise ValueError(f"{path} does not contain a valid {name}: {type(error).__name__} {error}") from error
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:

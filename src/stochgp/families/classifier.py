@@ -57,8 +57,8 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
         "matern52", "rational-quadratic", "linear".
     n_inducing : int
-        Number of inducing points, or the number of rows if it is smaller.
-    learner : str, AbstractLearner or None
+        Number of inducing points, but at most the number of rows.
+    learner : str or AbstractLearner
         "svgp": each step uses a mini-batch. "vgp": each step uses all rows. "auto": "vgp" for two classes and
         at most 1,000 rows, else "svgp". A learner of `stochgp.learners` is also accepted.
     {shared}

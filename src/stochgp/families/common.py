@@ -107,7 +107,7 @@ def read_regression_data(
             raise ValueError("the Tanimoto kernel needs rows in memory, not files; read the table first")
         if wanted is not None and not isinstance(wanted, Log):
             raise ValueError(
-                "targets in files accept only the transforms 'log' and 'count'; for other transforms, pass arrays or a table"
+                "for targets in files, only the transforms 'log' and 'count' are available; for other transforms, pass arrays or a table"
             )
         kind = "count" if counts or estimator._target == "count" else "real"
         others = {"sample_weight": sample_weight, "groups": groups}

@@ -79,25 +79,28 @@ class FeatureGPRegressor(FamilyRegressor):
         "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (for fingerprints or a SMILES column).
     kernel : str, AbstractKernel or None
         The kernel that "rff", "orf" and "nystrom" approximate (None: "rbf"). With a network, None means the
-        linear kernel of the network's output. To approximate another kernel, φ contains Fourier features of
-        this output.
+        linear kernel of the network's output. With another kernel, φ contains Fourier features of the
+        network's output, which approximate this kernel.
     n_features : int or None
         Length of φ. None: 128 for "mlp", 32 for "attention", 1000 for random features, 512 for "nystrom".
-    learner : str, AbstractLearner or None
+    learner : str or AbstractLearner
         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
     likelihood : str or AbstractLikelihood
         "gaussian": noise of constant variance. "student-t": a Student-t distribution of errors, which is
         fitted to held-out rows; its scale depends on the inputs. "auto": "student-t" if it predicts held-out
-        rows clearly better, else "gaussian" (docs/methods/row_noise.md). Objects of `stochgp.likelihoods`:
-        `Gaussian(noise)`, `StudentT(df, noise)`, or `Warped(likelihood, transform)` to transform targets.
+        rows clearly better, else "gaussian" (docs/methods/row_noise.md). You can also pass `Gaussian(noise)`,
+        `StudentT(df, noise)`, or `Warped(likelihood, transform)` for transformed targets.
     {shared}
 
     Attributes
     ----------
     features_
-        The feature map φ, for standardised inputs. For "mlp" and "attention", φ includes `Extrapolation`.
-    noise_variance_, nlml_
-        The noise variance, and the exact negative log marginal likelihood per row, in target units.
+        The feature map φ, for standardised inputs. For "mlp" and "attention", φ also contains the features
+        `features.Extrapolation`.
+    noise_variance_
+        The noise variance in squared target units.
+    nlml_
+        The exact negative log marginal likelihood per row, in target units.
     {fitted}
 
     Examples
@@ -137,7 +140,7 @@ class FeatureGPRegressor(FamilyRegressor):
         with open_fit(self, checkpoint, callback) as context:
             if self.mean == LINEAR_MEAN:
                 raise ValueError(
-                    "a feature GP does not accept mean='linear'; features='linear' already contains a line"
+                    "a feature GP does not accept mean='linear'; use features='linear' for a linear model"
                 )
             likelihood, inputs = (
                 resolve_likelihood(self._likelihood, FEATURE),
@@ -283,7 +286,7 @@ class FeatureGPRegressor(FamilyRegressor):
             return error_distribution(likelihood, posterior, learned.gp, data, context, rows)
         if name == STUDENT:
             raise ValueError(
-                "likelihood='student-t' is fitted to held-out rows, but there are none; set validation_fraction of the evaluator, or use more rows"
+                "likelihood='student-t' is fitted to held-out rows, but no rows were held out; set validation_fraction of the evaluator, or use more rows"
             )
         why = (
             f"fewer than {MIN_HELD_OUT} held-out rows are too few to compare distributions"

@@ -82,9 +82,9 @@ class KernelGPRegressor(FamilyRegressor):
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Other values are "gaussian", "student-t" and objects of
-        `stochgp.likelihoods`. The σ² of `Gaussian(σ²)` and `StudentT(df, σ²)` is the initial noise variance
-        of standardised targets; `parameters.frozen(σ²)` fixes it. `Warped(likelihood, transform)` also
-        transforms the targets.
+        `stochgp.likelihoods`. In `Gaussian(σ²)` and `StudentT(df, σ²)`, σ² is the initial noise variance for
+        standardised targets, and `parameters.frozen(σ²)` is a fixed noise variance.
+        `Warped(likelihood, transform)` also transforms the targets.
     learner : str, AbstractLearner or None
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of
         `stochgp.learners`. None keeps the given hyperparameters.
@@ -97,9 +97,10 @@ class KernelGPRegressor(FamilyRegressor):
     ----------
     kernel_
         The kernel with its hyperparameters, for standardised inputs if `standardize=True`.
-    noise_variance_, nlml_
-        The noise variance (with few rows, an average over hyperparameters) and, for a Cholesky solver, the
-        negative log marginal likelihood per row, in target units.
+    noise_variance_
+        The noise variance in squared target units; with few rows, an average over hyperparameters.
+    nlml_
+        The negative log marginal likelihood per row, in target units; only with a Cholesky solver.
     fit_report_
         Measured numbers of learning and solving, such as the relative residual of the solve.
     {fitted}

@@ -81,20 +81,21 @@ class SparseGPRegressor(FamilyRegressor):
     ----------
     kernel : str or AbstractKernel
         A kernel of `stochgp.kernels`, including deep kernels, or a name: "rbf", "matern12", "matern32",
-        "matern52", "rational-quadratic", "linear". "auto": RBF for "svdgp" and "ivsgpr", else Matérn 3/2.
-    learner : str, AbstractLearner or None
-        "svgp": mini-batches. "sgpr": L-BFGS on the collapsed bound of all rows, for Gaussian noise. "vgp":
-        L-BFGS on the bound of all rows, for any likelihood. "svdgp": many inducing functions for the mean and
-        few for the covariance. "ivsgpr": mirror ascent. "auto": with at most 1,000 rows, "sgpr" for Gaussian
-        noise and "vgp" for other likelihoods; with more rows, "svgp". "svdgp" and "ivsgpr" can learn from
-        streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
+        "matern52", "rational-quadratic", "linear". With the learners "svdgp" and "ivsgpr", "auto" means
+        "rbf", otherwise "matern32".
+    learner : str or AbstractLearner
+        "svgp" uses mini-batches. "sgpr" maximises the collapsed bound of all rows, for Gaussian noise. "vgp"
+        maximises the bound of all rows, for any likelihood. "svdgp" has many inducing functions for the mean
+        and few for the covariance. "ivsgpr" uses mirror ascent. With at most 1,000 rows, "auto" means "sgpr"
+        for Gaussian noise and "vgp" for other likelihoods. With more rows, "auto" means "svgp". Only "svdgp"
+        and "ivsgpr" learn from streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
     n_inducing : int
-        Number of inducing points, or the number of rows if it is smaller.
+        Number of inducing points, but at most the number of rows.
     n_inducing_mean : int or None
-        Number of inducing points of the mean. With "svgp" or "sgpr" and constant Gaussian noise, the
-        mean uses the `n_inducing` points plus random rows, and has a closed form (docs/methods/sparse.md).
-        0: the mean uses only the `n_inducing` points. None: at most 4,096, limited by the rows and the
-        memory; for "svdgp", 8 times `n_inducing`.
+        Number of inducing points of the mean. With "svgp" or "sgpr", and if the noise is Gaussian and
+        constant, the mean has a closed form. This mean uses the `n_inducing` points and random rows
+        (docs/methods/sparse.md). 0: the mean uses only the `n_inducing` points. None: 8 times `n_inducing`
+        for "svdgp"; otherwise at most 4,096, depending on the rows and the memory.
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Other values are "gaussian", "student-t", "poisson" (for counts),
@@ -104,11 +105,14 @@ class SparseGPRegressor(FamilyRegressor):
 
     Attributes
     ----------
-    kernel_, likelihood_
-        The learned kernel of standardised inputs, and the learned likelihood.
-    noise_variance_, elbo_
-        The variance of Gaussian or Student-t noise, and a lower bound of the log marginal likelihood per row,
-        in target units.
+    kernel_
+        The learned kernel, for standardised inputs if `standardize=True`.
+    likelihood_
+        The learned likelihood of the standardised targets, or of the counts.
+    noise_variance_
+        The variance of Gaussian or Student-t noise, in squared target units.
+    elbo_
+        A lower bound of the log marginal likelihood per row, in target units.
     {fitted}
 
     Examples
@@ -296,10 +300,7 @@ def _growing(
 
 
 def _growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """Return the optimal q(f) for the learned functions, from a pass over all rows.
-
-    The functions become inducing points. Without time for the pass, q(f) is unchanged.
-    """
+    """Return the optimal q(f) for the learned functions, which become inducing points."""
     functions: Any = gp.approximation
     points = lambda part: np.asarray(part.points)[: int(part.used)]
     if int(functions.beta.used) == 0:

@@ -74,7 +74,7 @@ def resolve_likelihood(value: Any, family: str) -> str | AbstractLikelihood:
     if isinstance(value, Bernoulli | Softmax):
         others = ": for classes, use SparseGPClassifier"
     raise TypeError(
-        f"likelihood must be one of {quoted(names)}, {values} of stochgp.likelihoods, or Warped with one of these, not {value!r}{others}"
+        f"likelihood must be a name ({quoted(names)}), {values} of stochgp.likelihoods, or Warped with such a likelihood, not {value!r}{others}"
     )
 
 
@@ -107,7 +107,7 @@ def start_noise(
         lower = LEAST_NOISE if family == KERNEL else NOISE_FLOOR
         return constant_noise(START_NOISE * spread, lower=lower * spread, dtype=np.dtype(dtype))
     if not np.finfo(dtype).tiny <= float(own.level) <= np.finfo(dtype).max:
-        raise ValueError(f"the noise variance is {float(own.level):g}, which {dtype} cannot hold")
+        raise ValueError(f"the noise variance is {float(own.level):g}, outside the range of {dtype}")
     return own
 
 
@@ -119,7 +119,7 @@ def started_sparse(
     if name_of(found) not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP | VGP):
         kind = KINDS[found] if isinstance(found, str) else type(found)
         raise ValueError(
-            f"{type(learner).__name__} needs Gaussian noise, but the likelihood is {kind.__name__}; learner='svgp' and 'vgp' accept any likelihood"
+            f"{type(learner).__name__} needs Gaussian noise, but the likelihood is {kind.__name__}; the learners 'svgp' and 'vgp' accept any likelihood"
         )
     counts = is_of_counts(found)
     spread = 1.0 if counts else data.spread
@@ -138,7 +138,7 @@ def _prior_log_rate(data: TrainingData, estimator: Any) -> float:
         total = max(float(np.sum(weights * data.rows.y)), LEAST_COUNT)
         mean = total / float(weights.sum()) if estimator.standardize else 1.0
     if not mean > 0:
-        raise ValueError(f"the mean of counts must be positive, but mean is {mean!r}")
+        raise ValueError(f"the prior mean of counts must be positive, but is {mean!r}")
     return math.log(mean)
 
 

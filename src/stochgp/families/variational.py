@@ -86,11 +86,7 @@ def refuse_fingerprints(estimator: Any) -> None:
 
 
 def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
-    """Return q(f), and record the bound of all rows.
-
-    With Gaussian noise, q(u) is optimal for all rows. Without time for a pass over the rows, q(u) stays
-    unchanged, and the bound is unknown.
-    """
+    """Return q(f), with the optimal q(u) for Gaussian noise, and record the bound of all rows."""
     is_sample, is_gaussian = data.everything is not None, isinstance(gp.likelihood, Gaussian)
     try:
         deadline.require(COMPILING_PASS)
@@ -172,9 +168,7 @@ def with_decoupled_mean(
         context.record(NAME, 0, made if isinstance(made, str) else why)
         return posterior
     share, found, noise = made
-    room = padded_size(
-        len(points)
-    )  # filled up with weights of 0, so that models of similar size share compiled programs
+    room = padded_size(len(points))  # filled up with weights of 0, so that JAX compiles few programs
     with jax.enable_x64(True):
         parts = filled_up(points, room), filled_up(found.weights, room, 0.0), np.asarray(noise)
         process = DecoupledMean(*vars(base).values(), *map(on_device, parts))

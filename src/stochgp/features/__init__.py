@@ -73,7 +73,7 @@ def resolve(
         return spec
     if not isinstance(spec, str) and not callable(value_of(spec)):
         names = ", ".join(NAMES)
-        raise TypeError(f"features must be one of {names}, a feature map or a network, but got {spec!r}")
+        raise TypeError(f"features must be a name ({names}), a feature map or a network, but is {spec!r}")
     network_key, feature_key = split_key(key)
     if not isinstance(spec, str):
         return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)

@@ -23,7 +23,7 @@ BLOCK = 256  # rows per call of the compiled program in `on_host`
 class AbstractFeatureMap(eqx.Module):
     """A map of rows X [N, D] to features Φ [N, M] with φ(x)·φ(z) ≈ k(x, z).
 
-    The features include the variance of k. Each row is mapped independently, in the dtype of X.
+    The features have the dtype of X. The features of a row do not depend on other rows.
     """
 
     @property
@@ -39,8 +39,8 @@ class AbstractFeatureMap(eqx.Module):
 def check_rows(X: Array, n_inputs: int) -> None:
     """Raise ValueError unless X has a floating dtype and the shape [N, n_inputs]."""
     if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
-        got = f"{X.dtype} of shape {X.shape}"
-        raise ValueError(f"the feature map needs floating-point rows [N, {n_inputs}], but got {got}")
+        got = f"X has the dtype {X.dtype} and the shape {X.shape}"
+        raise ValueError(f"the feature map needs a floating-point array [N, {n_inputs}], but {got}")
 
 
 class Linear(AbstractFeatureMap):
@@ -80,14 +80,14 @@ def _block(features: AbstractFeatureMap, X: Any) -> Array:
 class Network(AbstractFeatureMap):
     """Features φ(x) = network(x), where the network is an Equinox module or a function.
 
-    Raises ValueError if D is unknown, or if the network does not map a row [D] to a vector [M].
+    Raises ValueError if the number D of inputs is unknown, or if the network does not map a row to a vector.
 
     Parameters
     ----------
     network : callable
         A function of one row, or an Equinox module whose floating-point arrays are learned, unless `frozen`.
     n_inputs : int or None
-        The number D of inputs. None = the attribute `n_inputs`, `in_size` or `in_features` of the network.
+        The number D of inputs. None: read it from the attribute `n_inputs`, `in_size` or `in_features`.
     """
 
     network: Callable[[Array], Array]
@@ -140,8 +140,10 @@ class Scaled(AbstractFeatureMap):
 
     Parameters
     ----------
-    features, variance : feature map, number or parameter
-        A feature map φ or a network (see `Network`), and the factor of the kernel in squared units of f.
+    features : feature map or callable
+        A feature map φ or a network (see `Network`).
+    variance : number or parameter
+        The factor of the kernel, in squared units of f.
     """
 
     features: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -160,8 +162,10 @@ class Composed(AbstractFeatureMap):
 
     Parameters
     ----------
-    network, features : feature map
-        The network or map g, and the map φ. Raises ValueError unless φ takes as many inputs as g returns.
+    network : feature map or callable
+        The network or map g.
+    features : feature map
+        The map φ. The number of inputs of φ must equal the number of outputs of g.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=_as_map)
@@ -170,7 +174,7 @@ class Composed(AbstractFeatureMap):
     def __check_init__(self) -> None:
         n_inputs = getattr(self.features, "n_inputs", self.network.n_features)
         if n_inputs != (M := self.network.n_features):
-            raise ValueError(f"the network returns {M} values, but the features take {n_inputs}")
+            raise ValueError(f"the network returns {M} values, but the features take {n_inputs} inputs")
 
     @property
     def n_features(self) -> int:
@@ -203,14 +207,16 @@ class Sum(AbstractFeatureMap):
 class Nystrom(AbstractFeatureMap):
     """Nyström features φ(x) = L⁻¹ k(U, x) with landmarks U [M, D] and LLᵀ = k(U, U) + εI.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) approximates k(x, z). U is fixed; k is learned.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z) approximates k(x, z). The landmarks are fixed.
 
     Parameters
     ----------
-    kernel, landmarks : kernel, array [M, D]
-        The kernel k, and the landmarks U in the units of the inputs.
+    kernel : kernel
+        The kernel k, which is learned unless it is `frozen`.
+    landmarks : array [M, D]
+        The landmarks U in the units of the inputs.
     jitter : float or None
-        ε divided by the mean diagonal of k(U, U). None = 4 M times the machine epsilon of the rows' dtype.
+        ε divided by the mean diagonal of k(U, U). None: 4 M times the machine epsilon of the rows' dtype.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

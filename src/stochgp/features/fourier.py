@@ -21,22 +21,24 @@ N_EXTRAPOLATION = 128
 
 
 class RandomFourier(AbstractFeatureMap):
-    """Random features whose product φ(x)·φ(z) has the mean k(x, z) (Rahimi and Recht 2007).
+    """Random features φ such that φ(x)·φ(z) has the mean k(x, z) (Rahimi and Recht 2007).
 
-    With x̃ = x/ℓ,
-        cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
-        paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
-
-    The frequencies ω_j are drawn from the spectral density of k at ℓ = 1. For the RBF kernel, this density is
-    standard normal; for Matérn-ν, it is a Student-t with 2ν degrees of freedom. k trains. `init` creates
-    features.
+    Let ℓ and v be the lengthscale and the variance of k. Feature j is φ_j(x) = √(2v/M) cos(ω_jᵀ(x/ℓ) + b_j),
+    where b_j ~ U(0, 2π) is a random phase. If `paired`, the features are √(2v/M) cos(ω_jᵀ(x/ℓ)) and
+    √(2v/M) sin(ω_jᵀ(x/ℓ)) for M/2 frequencies ω_j. The frequencies are drawn from the spectral density of k
+    at ℓ = 1. For the RBF kernel, this density is standard normal; for a Matérn-ν kernel, it is a Student-t
+    density with 2ν degrees of freedom. The parameters of k are trained. `init` creates features.
 
     Parameters
     ----------
-    kernel, n_inputs : stationary kernel, int
-        The kernel k, which may be frozen and uses A of the D inputs, and the number D.
-    frequencies, phases : frozen array [A, F], frozen array [F] or None
-        The F frequencies ω for ℓ = 1, and the phases b in radians. Paired features need no phases (None).
+    kernel : stationary kernel
+        The kernel k, which may be frozen. It uses A of the D inputs.
+    n_inputs : int
+        The number D of inputs.
+    frequencies : frozen array [A, F]
+        The F frequencies ω for ℓ = 1.
+    phases : frozen array [F] or None
+        The phases b in radians; None for paired features.
     """
 
     kernel: Any
@@ -95,15 +97,18 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Differences φ(x) = ψ(x) − ψ(c(x)) of Fourier features ψ, which are 0 inside a box.
+    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 if x is inside a box.
 
-    The point of the box nearest to x is c(x). Outside the box, a function φ(x)·w with w ~ N(0, I) has the
-    variance 2(k(0) − k(x − c(x))), which is 2k(0) far from the box. No parameter trains. `init` creates φ.
+    The features ψ are Fourier features of a kernel k, and c(x) is the point of the box that is nearest to x.
+    With weights w ~ N(0, I), the function φ(x)·w has the variance 2(k(0) − k(x − c(x))), which is 2k(0) far
+    from the box. No parameter is trained. `init` creates φ.
 
     Parameters
     ----------
-    fourier, low, high : RandomFourier, frozen array [D], frozen array [D]
-        Paired features ψ of the frozen kernel k, and the lowest and highest corner of the box.
+    fourier : RandomFourier
+        The paired features ψ of the frozen kernel k.
+    low, high : frozen array [D]
+        The lowest and the highest corner of the box.
     """
 
     fourier: RandomFourier
@@ -168,8 +173,7 @@ def stratified_frequencies(
 ) -> Float[Any, "n D"]:
     """Draw frequencies with orthogonal directions and stratified lengths.
 
-    Each frequency has the distribution of an independent draw. The function sorts `CANDIDATES` · n lengths
-    and cuts them into n parts. From each part, the function keeps the length that was drawn first.
+    Each frequency has the distribution of an independent draw.
     """
     direction_key, length_key = seeds.split_key(key)
     scale_key, normal_key = seeds.split_key(length_key)
@@ -180,5 +184,4 @@ def stratified_frequencies(
 
 
 def _lengths(rows: Float[Any, "n D"]) -> Float[Any, " n"]:
-    """Return the norm of each row."""
     return (rows * rows).sum(axis=1) ** 0.5

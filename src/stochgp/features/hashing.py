@@ -25,11 +25,12 @@ Draws = UInt32[Array, "M 2"] | CountDraws
 
 
 class TanimotoHashes(AbstractFeatureMap):
-    """Random features φ_j(x) = √(variance/M) ξ_j(h_j(x)) of a Tanimoto kernel k.
+    """Random features φ of a Tanimoto kernel k, computed by hashing (Tripp et al. 2023).
 
-    A hash h_j selects one element of a row such that P(h_j(x) = h_j(z)) = T = k(x, z)/variance. Each element
-    has a random sign ξ_j = ±1. The product φ(x)·φ(z) has the mean k(x, z) and the standard deviation
-    variance · √((1 − T²)/M) (Tripp et al. 2023). Only the variance has derivatives. Use `init` to create φ.
+    Feature j is φ_j(x) = √(variance/M) ξ_j(h_j(x)), where the hash h_j selects one element of a row x, and
+    ξ_j assigns a random sign ±1 to each element. Two rows have the same hash with probability
+    T = k(x, z)/variance. The product φ(x)·φ(z) has the mean k(x, z) and the standard deviation
+    variance · √((1 − T²)/M). Only the variance has derivatives. `init` creates φ.
 
     Parameters
     ----------
@@ -100,10 +101,7 @@ def hash_signs(X: Float[Array, "N D"], draws: Draws) -> Float[Array, "N M"]:
 
 
 def _of_sets(X: Array, seeds: UInt32[Array, "M 2"]) -> Array:
-    """Return True if the sign of a set is −1: the lowest bit of its smallest random number.
-
-    The hash of a set is the element with the smallest random number (Broder 1997).
-    """
+    """Return the lowest bit of the smallest random number of each set (Broder 1997)."""
     words, further = words_of(X[:, :-1]), X[:, -1:].astype(jnp.uint32)
     empty = jnp.all(words == 0, axis=1)[:, None] & (further == 0)
     largest = jnp.uint32(np.iinfo(np.uint32).max)
@@ -142,11 +140,7 @@ def _mixed(elements: UInt32[Array, " N"], seeds: UInt32[Array, "M 2"]) -> UInt32
 
 
 def _of_counts(X: Array, draws: CountDraws) -> Array:
-    """Return True if the sign of a row of counts is −1, with the hash of Ioffe (2010).
-
-    Each input d has random numbers r, c ~ Gamma(2, 1) and u ~ U(0, 1). With t_d = ⌊ln x_d / r_d + u_d⌋ and
-    ln a_d = ln c_d − r_d (t_d − u_d) − r_d, the hash is the pair (d, t_d) with the smallest a_d.
-    """
+    """Return True if the sign of a row of counts is −1, with the hash of Ioffe (2010)."""
     *of_inputs, of_zero = draws
     shape = X.shape[0], of_zero.shape[0]
     start = jnp.full(shape, jnp.inf, X.dtype), jnp.broadcast_to((of_zero & 1) == 1, shape)

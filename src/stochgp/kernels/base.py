@@ -16,9 +16,9 @@ from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, va
 class AbstractKernel(eqx.Module):
     """A symmetric, positive semi-definite function k(x, z) of two rows of D inputs.
 
-    A subclass defines k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij for any point c. Values have the
-    dtype of the rows. A number or an array passed as a parameter becomes a trainable `Positive` parameter.
-    `kernel + kernel` and `kernel * kernel` are kernels.
+    A subclass implements `prepare` and `between`: element (i, j) of between(prepare(X, c), prepare(Z, c)) is
+    k(X_i, Z_j) for any point c. Kernel values have the dtype of the rows. A number or an array passed as a
+    parameter becomes a trainable `Positive` parameter. `kernel + kernel` and `kernel * kernel` are kernels.
     """
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
@@ -44,7 +44,7 @@ class AbstractKernel(eqx.Module):
         """Return the kernel times `factor`. Raises ValueError if the kernel has no `variance`."""
         variance = getattr(self, "variance", None)
         if variance is None:
-            raise ValueError(f"{type(self).__name__} has no variance to multiply by {factor:g}")
+            raise ValueError(f"cannot multiply {type(self).__name__} by {factor:g}: it has no variance")
         return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
@@ -105,12 +105,10 @@ class AbstractPair(AbstractKernel):
         return self.combine(left, value_of(self.right).between(rows[1], columns[1]))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return the points of both kernels."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
 
     @property
     def has_places(self) -> bool:
-        """True if `has_places` is True for both kernels."""
         return value_of(self.left).has_places and value_of(self.right).has_places
 
 
@@ -127,7 +125,6 @@ class Sum(AbstractPair):
         return left + right
 
     def times(self, factor: float) -> "Sum":
-        """Multiply both terms."""
         return Sum(value_of(self.left).times(factor), value_of(self.right).times(factor))
 
 
@@ -144,7 +141,6 @@ class Product(AbstractPair):
         return left * right
 
     def times(self, factor: float) -> "Product":
-        """Multiply the left factor."""
         return Product(value_of(self.left).times(factor), self.right)
 
 
@@ -191,7 +187,7 @@ def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Arra
 
 
 class Points(NamedTuple):
-    """Rows prepared for distances. For accuracy, `apart` holds some coordinates separately."""
+    """Rows that are prepared for the computation of squared distances."""
 
     coordinates: Float[Array, "N A"]
     norms: Float[Array, " N"]  # squared norms of `coordinates`

@@ -38,7 +38,7 @@ Profile = Callable[[np.ndarray, bool], tuple[np.ndarray, np.ndarray]]  # a funct
 
 
 class Term(NamedTuple):
-    """An RBF or Matérn kernel k = variance · f(‖(x − z) W/ℓ‖²) of mapped inputs xW."""
+    """An RBF or Matérn kernel of the inputs xW: k = variance · f(‖(x − z) W/ℓ‖²)."""
 
     profile: Profile
     W: Float[np.ndarray, "D A"] | None  # None = identity

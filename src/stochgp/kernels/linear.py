@@ -10,9 +10,9 @@ from stochgp.parameters import AbstractParameter, value_of
 
 
 class Linear(AbstractKernel):
-    """The kernel k = variance · x·z of functions wᵀx with w ~ N(0, variance I).
+    """The linear kernel k(x, z) = variance · xᵀz.
 
-    The functions are 0 at x = 0; add `Constant()` for an offset.
+    Functions wᵀx with w ~ N(0, variance I) have the covariance k. Add `Constant()` for an offset.
 
     Parameters
     ----------

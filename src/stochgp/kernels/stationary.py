@@ -32,11 +32,11 @@ APART = 2  # coordinates of the shortest lengthscales, whose differences are squ
 
 
 class AbstractStationary(AbstractKernel):
-    """The base class of stationary kernels k = variance · f(s) of squared scaled distances s.
+    """Base class of kernels k = variance · f(s), where s is a squared scaled distance.
 
-    A subclass defines f, with f(0) = 1, in `profile`, and the distribution of frequencies in
-    `frequency_scales`. Fields accept numbers, arrays and parameters, such as
-    `lengthscale=bounded(1.0, 0.1, 10.0)` or `variance=frozen(1.0)`.
+    A subclass implements `profile` for f, with f(0) = 1, and `frequency_scales` for random frequencies.
+    Fields accept numbers, arrays and parameters, such as `lengthscale=bounded(1.0, 0.1, 10.0)` or
+    `variance=frozen(1.0)`.
 
     Parameters
     ----------
@@ -87,7 +87,6 @@ class AbstractStationary(AbstractKernel):
 
     @property
     def radial(self) -> "AbstractStationary":
-        """The kernel itself."""
         return self
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
@@ -96,11 +95,11 @@ class AbstractStationary(AbstractKernel):
 
 
 class RBF(AbstractStationary):
-    """The RBF kernel k = variance · exp(−s/2) of squared scaled distances s.
+    """The RBF kernel k = variance · exp(−r²/2) at scaled distance r.
 
     Parameters
     ----------
-    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+    lengthscale, variance, active_dims
         See `AbstractStationary`.
     """
 
@@ -131,13 +130,13 @@ class AbstractMatern(AbstractStationary):
 
 
 class Matern12(AbstractMatern):
-    """The Matérn-1/2 kernel k = variance · exp(−√s) of rough, continuous functions.
+    """The Matérn-1/2 kernel k = variance · exp(−r) at scaled distance r.
 
-    At the squared scaled distance s = 0, k is not differentiable; the derivative is set to 0 there.
+    Functions are continuous, but rough. At r = 0, the derivative of k does not exist; it is set to 0.
 
     Parameters
     ----------
-    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+    lengthscale, variance, active_dims
         See `AbstractStationary`.
     """
 
@@ -145,11 +144,11 @@ class Matern12(AbstractMatern):
 
 
 class Matern32(AbstractMatern):
-    """The Matérn-3/2 kernel k = variance · (1 + √(3s)) exp(−√(3s)) of distances √s.
+    """The Matérn-3/2 kernel k = variance · (1 + √3 r) exp(−√3 r) at scaled distance r.
 
     Parameters
     ----------
-    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+    lengthscale, variance, active_dims
         See `AbstractStationary`.
     """
 
@@ -157,11 +156,11 @@ class Matern32(AbstractMatern):
 
 
 class Matern52(AbstractMatern):
-    """The Matérn-5/2 kernel k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)) of distances √s.
+    """The Matérn-5/2 kernel k = variance · (1 + √5 r + 5r²/3) exp(−√5 r) at scaled distance r.
 
     Parameters
     ----------
-    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+    lengthscale, variance, active_dims
         See `AbstractStationary`.
     """
 
@@ -169,11 +168,11 @@ class Matern52(AbstractMatern):
 
 
 class RationalQuadratic(AbstractStationary):
-    """The mixture k = variance · (1 + s/(2α))^(−α) of RBF kernels, at scaled distances √s.
+    """The rational quadratic kernel k = variance · (1 + r²/(2α))^(−α) at scaled distance r.
 
     Parameters
     ----------
-    lengthscale, variance, active_dims : parameter, parameter, iterable of int or None
+    lengthscale, variance, active_dims
         See `AbstractStationary`.
     alpha : number or parameter
         The exponent α > 0; k tends to the RBF kernel as α grows. `features.RandomFourier` needs a frozen α.

@@ -18,9 +18,9 @@ Counted = tuple[Float[Array, "N A"], Float[Array, " N"]]  # rows, and the sum of
 class Tanimoto(AbstractKernel):
     """The Tanimoto kernel k = variance · T with T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d).
 
-    Sources: Ralaivola et al. (2005); Tripp et al. (2023). For rows of 0 and 1, T is Jaccard's index of sets.
-    T(0, 0) = 1, so that k(x, x) = variance for every row. Rows must contain counts or other non-negative
-    numbers. The kernel does not check for negative numbers, for which k is meaningless.
+    Sources: Ralaivola et al. (2005); Tripp et al. (2023). If rows contain only 0 and 1, T is the Jaccard
+    index of two sets. For two rows of zeros, T is 1, so k(x, x) = variance for every row. Rows must contain
+    counts or other non-negative numbers; the kernel does not check for negative numbers.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ class Tanimoto(AbstractKernel):
         The variance k(x, x).
     packed : bool
         True if rows contain packed bits, 31 per number (`numerics.arrays`), and a last column of counts.
-        `data.Fingerprints` packs counts. Packed rows are faster, but k has no derivatives for them.
+        `data.Fingerprints` packs counts. The kernel is faster on packed rows, but has no derivatives
+        with respect to packed rows.
     active_dims : iterable of int or None
         The A columns that the kernel uses; None = all columns.
     """

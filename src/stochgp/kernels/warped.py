@@ -22,8 +22,9 @@ T = TypeVar("T")
 class Warped(AbstractKernel):
     """A deep kernel k(x, z) = kernel(g(x), g(z)) with a network or function g.
 
-    g maps a row [D] to a vector [P] (Wilson et al. 2016). Both kernel and g are learned, unless they are
-    `frozen`. With a linear kernel of g(x), the feature map `features.Network` defines the same model.
+    The map g turns a row of D inputs into P numbers (Wilson et al. 2016). Both the kernel and g are learned,
+    unless they are `frozen`. A GP with a linear kernel of g(x) equals a feature GP with the features
+    `features.Network(g)`.
 
     Parameters
     ----------
@@ -53,23 +54,19 @@ class Warped(AbstractKernel):
 
     @property
     def radial(self) -> Any:
-        """The `radial` of the inner kernel."""
         return value_of(self.kernel).radial
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))
 
     def times(self, factor: float) -> "Warped":
-        """Multiply the inner kernel."""
         return Warped(value_of(self.kernel).times(factor), self.network)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
-        """Return the points of the inner kernel for the outputs of the network."""
         return value_of(self.kernel).places(self.rows(X))
 
     @property
     def has_places(self) -> bool:
-        """True if `has_places` is True for the inner kernel."""
         return value_of(self.kernel).has_places
 
 

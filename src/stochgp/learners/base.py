@@ -41,12 +41,16 @@ class Problem(NamedTuple):
 
     Parameters
     ----------
-    source, plan, prepared : MemorySource, StepPlan, any
-        The training rows, the plan of the steps, and the result of the learner's `prepare`.
+    source : MemorySource
+        The training rows.
+    plan : StepPlan
+        The plan of the steps.
+    prepared : any
+        The result of the learner's `prepare`.
     rate : float or None
-        The learning rate that short trials selected. None = the learner's own rate.
+        The learning rate that short trials selected. If `rate` is None, the learner uses its own rate.
     prior : AbstractGP or None
-        The model whose parameters are the centre of the prior. None = the model at the start of the run.
+        The model whose parameters are the centre of the prior. If `prior` is None, the start model is used.
     """
 
     source: MemorySource
@@ -59,9 +63,9 @@ class Problem(NamedTuple):
 class AbstractLearner(eqx.Module):
     """Base class of learners, which learn the parameters θ of a model.
 
-    `advance` is deterministic, so a run that resumes from a saved state has the same result. Call the methods
-    inside `jax.enable_x64(True)`. `evaluator` compares the states of a run; None = `ByEvidence()` for
-    feature GPs and `ByLoss()` for other models.
+    `advance` is deterministic, so a resumed run has the same result as an uninterrupted run. Call the methods
+    inside `jax.enable_x64(True)`. `evaluator` compares the states of a run. If `evaluator` is None, feature
+    GPs use `ByEvidence()` and other models use `ByLoss()`.
     """
 
     exact: ClassVar[bool] = False  # True if gradients are exact for the objective on all rows
@@ -147,7 +151,7 @@ class AbstractLearner(eqx.Module):
 
 
 class BatchState(eqx.Module):
-    """The model, the optimiser's state, the number of rows, and the sum of their weights."""
+    """The model, the optimiser's state, the number of rows, and the sum of the row weights."""
 
     gp: Any
     descent: Descent
@@ -166,17 +170,17 @@ class AbstractBatchLearner(AbstractLearner):
     batch_size : int
         The number B of rows in a batch. If there are fewer than B training rows, a batch contains all rows.
     epochs : int or None
-        The number of passes over the data. None = a number that the evaluator computes.
+        The number of passes over the data. If `epochs` is None, the evaluator computes it.
     learning_rate : float, function of the step, or None
-        None = the best of the evaluator's rates in short trials; without such rates, the learner's default.
+        If `learning_rate` is None, trials select one of the evaluator's rates, if it has rates.
     optimizer : function
-        A function that returns an optax optimizer for a learning rate, such as `optax.adam` or `optax.sgd`.
+        A function of the learning rate that returns an optax optimizer, for example `optax.adam`.
     decay : function
-        A function of the completed fraction of the planned steps; its value multiplies a constant rate.
+        A function of the completed fraction of the planned steps. It multiplies a constant learning rate.
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     sampling : Uniform, NearestNeighbours or None
-        The method that selects the rows of a batch. None = the default of `sampling_for`.
+        The method that selects the rows of a batch; if `sampling` is None, `sampling_for` decides.
     """
 
     steps = cast(int, 0)  # number of steps if `epochs` is None and the evaluator is `ByLoss`
@@ -215,10 +219,7 @@ class AbstractBatchLearner(AbstractLearner):
     def begin(
         self, gp: Any, theta: Any, problem: Problem, default: float | None = None, dtype: Any = jnp.float32
     ) -> tuple[Any, Descent, Array, Array]:
-        """Return the fields of `BatchState` at step 0, for the trainable parameters `theta`.
-
-        The learning rate is the learner's own, else the best rate in short trials, else `default`.
-        """
+        """Return the fields of `BatchState` at step 0, for the trainable parameters `theta`."""
         rate = start_rate(self.learning_rate, default if problem.rate is None else problem.rate)
         descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
         return gp, descent, on_device(problem.source.size, dtype), on_device(problem.source.count, dtype)
@@ -246,7 +247,6 @@ class AbstractBatchLearner(AbstractLearner):
     def advance(
         self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[Any, Numbers]:
-        """Take `n_steps` steps in one compiled scan."""
         sampling, B = self.sampling_for(state.gp), problem.plan.batch_size
         sampled, compiled = problem.prepared
         draw = lambda *own: sampling.batches(sampled, first_step, n_steps, B, (*seed, *own))

@@ -22,27 +22,28 @@ RATE = 0.01
 
 
 class BSGD(AbstractBatchLearner):
-    """Mini-batch gradient descent on the NLML per datum, computed from each batch.
+    """Mini-batch gradient descent on the NLML per datum of each batch.
 
-    Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. A batch S has B rows with
-    targets y_S and covariance A = k(X_S, X_S) + noise. The gradient with respect to a parameter θ_l is
+    Sources: SCGD paper, section 4.2; sgGP paper (Chen et al. 2020), Algorithm 1. The B rows X_S of a batch
+    have targets y_S with the covariance A = k(X_S, X_S) + noise. The gradient for a parameter θ_l is
 
         g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2B).
 
-    A step takes time O(B³ + B²D) for D inputs, or O(B³ + B²M) for a feature GP with M features. The gradient
-    is a biased estimate of the gradient on all rows. A larger B reduces the bias. Uniformly drawn rows are
-    far apart; batches of nearest neighbours identify short lengthscales and small noise better.
+    For D inputs, a step takes O(B³ + B²D) time; for a feature GP with M features, it takes O(B³ + B²M) time.
+    The gradient is a biased estimate of the gradient on all rows; the bias decreases as B grows. Batches of
+    nearest neighbours identify short lengthscales and small noise better than batches of uniformly drawn
+    rows, which are far apart.
 
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, evaluator
         See `AbstractBatchLearner`. With `ByLoss`, the default number of steps is 4,096.
     sampling : Uniform, NearestNeighbours or None
-        The method that selects the rows of a batch. None = `NearestNeighbours()` for kernels whose
-        correlations decrease with distance, else `Uniform()`.
+        The method that selects the rows of a batch. If `sampling` is None, it is `NearestNeighbours()` for
+        kernels whose correlations decrease with distance, else `Uniform()`.
     signal_scale : float or None
-        With a number τ, gradients with respect to variances of the kernel are divided by 2τ log B instead of
-        2B. None = 2B. The theory of sgGP uses τ = 3.
+        If `signal_scale` is a number τ, the gradient for a variance of the kernel is divided by 2τ log B
+        instead of 2B. The theory of sgGP uses τ = 3.
     """
 
     steps: ClassVar[int] = 4096
@@ -58,7 +59,6 @@ class BSGD(AbstractBatchLearner):
             )
 
     def sampling_for(self, gp: AbstractGP) -> Any:
-        """Return the sampling of the learner, or the default for the model."""
         if self.sampling is not None:
             return self.sampling
         kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))

@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 
 class ConditionalState(eqx.Module):
-    """The model, the neighbourhoods of rows, and the loss and its derivatives at the model."""
+    """The model, the neighbourhoods of rows, and the loss of the model with its derivatives."""
 
     gp: AbstractGP
     near: Int32[np.ndarray, "B m"]  # the rows of each neighbourhood, from the farthest to the centre
@@ -65,12 +65,12 @@ class ConditionalState(eqx.Module):
 
 
 class AbstractConditionals(AbstractLearner):
-    """Base class of learners that fit conditional densities of rows given their neighbours.
+    """Base class of learners that maximise the density of targets, given neighbouring rows.
 
-    L(θ) is the weighted mean of −log p(y_i | neighbours of row i) over C rows. A step changes θ by
-    −(H + λ diag H)⁻¹∇L, with the Fisher information H (Guinness 2021). The damping λ increases if the loss
-    decreases less than predicted. The search for neighbours uses the current kernel. A new search takes place
-    when the predicted gain is below 0.003 nats per datum, or after half of the steps.
+    The loss L(θ) is the weighted mean of −log p(y_i | neighbours of row i) over C rows. A step changes θ by
+    −(H + λ diag H)⁻¹∇L, where H is the Fisher information (Guinness 2021). The damping λ increases if the
+    loss decreases less than predicted. The search for neighbours uses the current kernel. A new search takes
+    place when the predicted gain is below 0.003 nats per datum, or after half of the steps.
     """
 
     exact: ClassVar[bool] = True
@@ -160,10 +160,7 @@ class AbstractConditionals(AbstractLearner):
         return state, numbers | counts
 
     def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
-        """Return the state after a damped Fisher scoring step, and its metrics.
-
-        A step that would increase the loss is rejected.
-        """
+        """Take a Fisher scoring step unless it would increase the loss, and return its metrics."""
         # Before the last search, only a quarter of the neighbourhoods is scored.
         is_last = state.n_searches >= self.searches
         near = state.near if is_last else state.near[: -(-len(state.near) // 4)]
@@ -226,16 +223,18 @@ class AbstractConditionals(AbstractLearner):
 
 
 class LeaveOneOut(AbstractConditionals):
-    """Learner that maximises the leave-one-out density of rows, given nearby rows.
+    """Learner that maximises the density of each target, given the targets of nearby rows.
 
         L(θ) = −Σ_i ρ_i log p(y_i | y_c(i)) / Σ_i ρ_i
 
-    Row i has the target y_i and the weight ρ_i. A neighbourhood is a random centre and its nearest rows. The
-    set c(i) contains the rows in the neighbourhood of row i, except row i and the rows of its group. The sums
-    are over the scored rows: each centre and the rows nearest to it. The true θ minimises the expectation of
-    L, although L is no joint density. L is too optimistic if test rows are far from all training rows.
+    Row i has the target y_i and the weight ρ_i. A neighbourhood consists of a random row (the centre) and the
+    rows nearest to it. The set c(i) contains the rows in the same neighbourhood as row i, except row i and
+    the rows of its group. Both sums are over the scored rows: each centre and the rows nearest to it. The
+    true θ minimises the expected value of L, although L is not a joint density. For test rows that are far
+    from all training rows, L is too optimistic.
 
-    A run has converged if the predicted gain or each of the last three gains is below 0.0005 nats per datum.
+    A run has converged if the predicted gain of a step, or the gain of each of the last three steps, is below
+    0.0005 nats per datum.
 
     Parameters
     ----------
@@ -246,7 +245,7 @@ class LeaveOneOut(AbstractConditionals):
     n_centres : int
         C, the number of scored rows in all neighbourhoods.
     n_scored : int
-        The number of scored rows in a neighbourhood. It is 1 if a group has several rows.
+        The number of scored rows in a neighbourhood; always 1 if a group has several rows.
     spread : float or None
         The standard deviation of a normal prior of the unconstrained parameters; None = no prior.
     searches : int
@@ -264,14 +263,15 @@ class LeaveOneOut(AbstractConditionals):
 
 
 class Vecchia(AbstractConditionals):
-    """Learner that maximises Vecchia's likelihood (1988), using m earlier rows for each row.
+    """Learner that maximises Vecchia's likelihood, which uses m earlier rows for each row.
 
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]}
 
-    The order of the rows is random. The set c(i) contains m earlier rows that have a high correlation with
-    row i. Row i has the weight ρ_i and, for one observation, the noise variance σ² s_i. The number of data
-    is n = Σρ_i. The conditional densities define a Gaussian density of all data, and L is the NLML per datum
-    under this density. L is exact if c(i) contains all earlier rows. Groups are ignored.
+    Source: Vecchia (1988). The order of the rows is random. The set c(i) contains m earlier rows that have a
+    high correlation with row i. Row i stands for ρ_i observations with the noise variance σ² s_i. The number
+    of observations is n = Σ_i ρ_i. The conditional densities define a Gaussian density of all data, and L is
+    the NLML per datum under this density. L is the exact NLML if c(i) contains all earlier rows. Groups are
+    ignored.
 
     Parameters
     ----------

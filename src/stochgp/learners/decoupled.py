@@ -29,7 +29,7 @@ TRIAL_RATES = (1e-2, 3e-2, 1e-1)  # the paper's smallest rate, 0.001, needs more
 
 
 class AbstractGrowing(AbstractBatchLearner):
-    """Base class of learners that add basis functions at rows until the basis is full."""
+    """Base class of learners that add basis functions k(·, x) for rows x of the batches."""
 
     steps: ClassVar[int] = 2048
     first_seconds: ClassVar[float] = COMPILING
@@ -47,7 +47,7 @@ class AbstractGrowing(AbstractBatchLearner):
         self.check_common("growth")
         rate = self.mirror_rate
         if rate is not None and not callable(rate) and not 0 < rate <= 1:
-            raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a function")
+            raise ValueError(f"mirror_rate is {rate}; it must be a function, or above 0 and at most 1")
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         q: Any = gp.approximation
@@ -117,9 +117,10 @@ def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
 class IVSGPR(AbstractGrowing):
     """Incremental variational sparse GP regression (Cheng and Boots 2016).
 
-    Mean and covariance of q(f) use the same basis functions k(·, α_j). The parameters of q(f) are a matrix B
-    and a vector b. With K = k(α, α), the mean has the weights a = (I + BK)⁻¹b. Let c be the number of all
-    rows divided by the number of rows in a batch S. A mirror step of size γ is
+    The mean and the covariance of q(f) use the same basis functions k(·, α_j), which have the centres α_j.
+    The parameters of q(f) are a matrix B and a vector b. With K = k(α, α), the mean has the weights
+    a = (I + BK)⁻¹b. Let c be the number of all rows divided by the number of rows in a batch S. A mirror step
+    of size γ is
 
         B ← (1−γ) B + γ c Σ_{i∈S} β_i p_i p_iᵀ,    b ← (1−γ) b + γ c Σ_{i∈S} r_i p_i,    p_i = K⁻¹k(α, x_i),
 
@@ -194,7 +195,7 @@ def _with_mean(
 
 
 class SVDGP(AbstractGrowing):
-    """Stochastic gradient ascent on a decoupled bound (Cheng and Boots 2017, Algorithm 1).
+    """Mini-batch ascent on the ELBO of a decoupled GP (Cheng and Boots 2017, Algorithm 1).
 
     M_α basis functions with weights a define the mean of q(f). M_β basis functions with a matrix L define the
     covariance of q(f). The M_α and the M_β functions have the kernel matrices K_α and K_β. H is I + LᵀK_βL. A
@@ -202,7 +203,7 @@ class SVDGP(AbstractGrowing):
 
         (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)) − ½ aᵀK_α a − ½ log|H| + ½ (M_β − tr H⁻¹).
 
-    aᵀK_α a and its gradient are estimated without bias from random columns of K_α. For D inputs, a step takes
+    Random columns of K_α give unbiased estimates of aᵀK_α a and of its gradient. For D inputs, a step takes
     O(D (B + n_columns) M_α + B M_β² + M_β³) time.
 
     Parameters
@@ -210,14 +211,14 @@ class SVDGP(AbstractGrowing):
     batch_size, epochs, optimizer, decay, sampling, evaluator
         See `AbstractBatchLearner`. The default number of steps is 2,048.
     learning_rate : float, function of the step, or None
-        A number is divided by 1 + 0.1 √t at step t. None = the best of 0.01, 0.03 and 0.1 in trials.
+        At step t, a constant rate is divided by 1 + 0.1 √t. By default, trials select 0.01, 0.03 or 0.1.
     growth : int
-        Each batch adds this number of basis functions at its rows, until the basis is full.
+        The number of basis functions that each batch adds, until the basis is full.
     n_columns : int or None
         The number of random columns of K_α per step; None = `batch_size`.
     mirror_rate : float, function of the step, or None
-        None: L follows the gradient, as in the paper. Otherwise LLᵀ takes mirror steps of this size, as in
-        `IVSGPR`, and reaches the right scale in fewer steps than with the gradient.
+        If `mirror_rate` is None, L follows the gradient, as in the paper. Otherwise LLᵀ takes mirror steps of
+        this size, as in `IVSGPR`. Mirror steps reach the right scale of L faster than gradient steps.
     """
 
     n_columns: int | None = None

@@ -95,7 +95,7 @@ def start_rate(learning_rate: Any, chosen: float | None) -> float:
     if learning_rate is not None:
         return float(learning_rate)
     if chosen is None:
-        raise ValueError("learning_rate is None; set a number, or call `fit` to select it in trials")
+        raise ValueError("learning_rate is None; set it to a number, or call `fit`, which selects a rate")
     return chosen
 
 
@@ -214,7 +214,7 @@ class Uniform(eqx.Module):
 
 
 class NearestNeighbours(eqx.Module):
-    """Mini-batches of B rows: a random row and its B − 1 nearest rows by Euclidean distance.
+    """Mini-batches of a random row and the B − 1 rows nearest to it by Euclidean distance.
 
     Standardise the inputs first. The search for neighbours takes place once, before the first step.
     """

@@ -50,7 +50,7 @@ Division = tuple[MemorySource, MemorySource | None]  # the training rows and the
 
 
 class LossEvaluation(NamedTuple):
-    """The model, and the mean of the last steps' losses per datum (NaN before step 1)."""
+    """The model, and the mean loss per datum of the last steps (NaN before the first step)."""
 
     gp: AbstractGP
     loss: float
@@ -68,14 +68,14 @@ class LossEvaluation(NamedTuple):
 class ByLoss(eqx.Module):
     """Evaluator that uses the mean loss of the learner's steps.
 
-    A run returns its last state that has not diverged. Let d be the difference between the mean losses of the
-    last fifth of the evaluations and of the fifth before it. The run has settled if |d| is below 0.01 nats
-    per datum or below two standard errors of d.
+    A run returns its last state that has not diverged. Let d be the mean loss of the last fifth of the
+    evaluations minus the mean loss of the fifth before it. The run has settled if |d| is below 0.01 nats per
+    datum or below two standard errors of d.
 
     Parameters
     ----------
     trial_rates : tuple of float
-        Learning rates that short trials compare if the learner sets no rate. () = the learner's default.
+        Learning rates that short trials compare if the learner sets no rate. By default, there are no trials.
     """
 
     is_exact: ClassVar[bool] = False

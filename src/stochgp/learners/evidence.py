@@ -53,7 +53,7 @@ class EvidenceEvaluation(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The exact evidence of all rows for the model that a run returns."""
+    """The exact moments of all rows and the scores, for the model that a run returns."""
 
     moments: Moments
     spectrum: Spectrum
@@ -75,7 +75,7 @@ class ByEvidence(eqx.Module):
     refit : bool
         If True, every evaluation sets `variance` and `noise_variance` to their optimum for fixed features.
     validation_fraction : float
-        The share of held-out rows; groups stay whole. If the share is 0, the criterion is the exact NLML of
+        The share of held-out rows; groups stay whole. If no rows are held out, the criterion is the NLML of
         the training rows. Otherwise the criterion is the NLPD of the held-out rows, or
         `objectives.feature.robust_nlpd` if there are few training rows. The final posterior includes the
         held-out rows.
@@ -87,7 +87,7 @@ class ByEvidence(eqx.Module):
 
     def __check_init__(self) -> None:
         if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must be in [0, 1)")
+            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must be ≥ 0 and < 1")
 
     def divide(self, source: MemorySource, seed: Seed) -> Division:
         """Return the training rows and random held-out rows, or whole groups if there are groups."""

@@ -48,7 +48,7 @@ STRAIGHT = 1e-10  # minimum relative curvature of a step that is kept in memory
 
 
 class Quasi(eqx.Module):
-    """A point of L-BFGS, its loss, and the memory of steps and gradient changes."""
+    """A point of an L-BFGS run, its loss, and the memory of steps and gradient changes."""
 
     x: Float[np.ndarray, " P"]
     value: np.float64
@@ -158,7 +158,7 @@ class QuasiState(eqx.Module):
 
 
 class AbstractQuasiNewton(AbstractLearner):
-    """Base class of learners that use L-BFGS until the predicted gain is below `tolerance`."""
+    """Base class of L-BFGS learners, which stop if the predicted gain is below `tolerance`."""
 
     exact: ClassVar[bool] = True
     epochs: eqx.AbstractVar[int | None]
@@ -200,7 +200,6 @@ class AbstractQuasiNewton(AbstractLearner):
         return state, {name: float(value) for name, value in found.items()}
 
     def step(self, state: QuasiState, loss: "Loss") -> QuasiState:
-        """Return the state after one step."""
         at = step(state.at, loss, loss.rounding)
         settled = at.stuck or (at.n_pairs >= MIN_PAIRS and promised(at) < self.tolerance)
         known = loss.known.get(at.x.tobytes(), state.known)
@@ -241,7 +240,7 @@ def whole_steps(n_rows: int, steps: int, between: int) -> StepPlan:
 
 
 class Prepared(NamedTuple):
-    """The rows, a timer of evaluations, the start of the descent and the Hessian at the start."""
+    """The rows, a timer of evaluations, the starting parameters, and the Hessian at the start."""
 
     rows: Data
     pace: Pace
@@ -252,8 +251,8 @@ class Prepared(NamedTuple):
 class FullBatch(AbstractQuasiNewton):
     """L-BFGS descent on the exact NLML per datum.
 
-    For a kernel GP on n rows, an evaluation takes O(n³) time and memory for n² numbers. For a feature GP
-    with M features, an evaluation takes O(n M² + M³) time.
+    For a kernel GP on n rows, an evaluation takes O(n³) time and O(n²) memory. For a feature GP with M
+    features, an evaluation takes O(n M² + M³) time.
 
     Parameters
     ----------
@@ -269,7 +268,7 @@ class FullBatch(AbstractQuasiNewton):
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     hessian : array [P, P] or None
-        The Hessian of the loss at the start; None = estimated from leave-one-out densities.
+        The Hessian of the loss at the start; by default, it may be estimated from leave-one-out densities.
     """
 
     epochs: int | None = None

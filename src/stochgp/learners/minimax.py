@@ -24,7 +24,7 @@ from stochgp.parameters import in_parameters
 
 
 class MinimaxState(BatchState):
-    """The variables θ, w, A and B of Algorithm 1, their optimisers' states, and their bounds."""
+    """The variables θ, w, A and B of `Minimax`, their bounds, and the optimisers' states."""
 
     weights: Float[Array, " M"]  # w, the weights of the scaled features
     A: Float[Array, "M M"]  # the variable that replaces F
@@ -56,15 +56,16 @@ class Minimax(AbstractBatchLearner):
     ascent_rate : float, function of the step, or None
         The learning rate of B; None = `learning_rate`.
     penalty : float or None
-        The penalty μ. None = μ* = ‖F‖‖F⁻¹‖, computed at the start and, if `anchored`, at every evaluation.
-        The penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the papers, log|F| has a
-        weight of at most μ/μ* in the objective. The history contains μ/μ* as `penalty_share`.
+        The penalty μ. If `penalty` is None, μ is set to μ* = ‖F‖‖F⁻¹‖ at the start and, if `anchored`, at
+        every evaluation. The penalty is locally exact only for μ ≥ μ*. With a smaller μ, such as 1 in the
+        papers, log|F| has a weight of at most μ/μ* in the objective. The history contains μ/μ* as
+        `penalty_share`.
     box : float
-        Network weights and w stay within ±box. Positive parameters change by at most this factor.
+        Network weights and w stay between −box and box. Positive parameters change at most by a factor `box`.
     ceiling : float
         The upper bound of the eigenvalues of A, as a multiple of tr F at the start.
     anchored : bool
-        An extension of the paper. If True, every evaluation sets A, w and B to exact values on all rows.
+        An extension of the paper. If True, every evaluation sets A, w and B to exact values for all rows.
     """
 
     n_streams: ClassVar[int] = 2  # one batch for descent and one for ascent

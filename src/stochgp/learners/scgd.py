@@ -27,10 +27,11 @@ class SCGDState(BatchState):
 
 
 class SCGD(AbstractBatchLearner):
-    """Stochastic compositional gradient descent on ℓ(θ) (SCGD paper, Algorithm 2).
+    """Stochastic compositional gradient descent on the marginal likelihood.
 
-    The objective is ℓ(θ) = yᵀK⁻¹y + log|K|. A batch S has B of the n rows. Φ̃_S [B, M] are the M scaled
-    features of S, and w are the weights of the features. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
+    Source: SCGD paper, Algorithm 2. The objective is ℓ(θ) = yᵀK⁻¹y + log|K|. A batch S has B of the n rows.
+    The matrix Φ̃_S [B, M] contains the M scaled features of the rows, and w contains the weights of the
+    features. With F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I, one step is
 
         F̃ ← (1 − b)F̃ + bF̂
         G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀPφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr P]
@@ -40,8 +41,8 @@ class SCGD(AbstractBatchLearner):
     optimizers replace this line.
 
     If row i has the weight ρ_i and the noise variance σ²s_i/ρ_i, the terms of row i have the factor ρ_i/s_i.
-    The objective then also contains Σ_i ρ_i log s_i. The parameters of s_i are trained together with the
-    features.
+    The objective then also contains Σ_i ρ_i log s_i. The parameters of the relative noise variances s_i are
+    trained together with the features.
 
     Parameters
     ----------
@@ -51,10 +52,10 @@ class SCGD(AbstractBatchLearner):
         The averaging rate b, between 0 and 1. If b = 0, only evaluations change F̃. The bias of the gradient
         tends to 0 only as b → 0.
     anchored : bool
-        An extension of the paper. If True, every evaluation sets F̃ and w to their exact values on all rows.
-        The evaluation also sets both variances to their optimum unless `evaluator.refit` is False. With
-        `tracking = 0`, steps then minimise an upper bound of ℓ, and the gradient of this bound is unbiased at
-        any batch size.
+        An extension of the paper. If True, every evaluation sets F̃ and w to their exact values for all rows.
+        The evaluation also sets `variance` and `noise_variance` to their optimum unless `evaluator.refit` is
+        False. With `tracking=0`, the steps between evaluations minimise an upper bound of ℓ. The gradient of
+        this bound is unbiased at any batch size.
     """
 
     batch_size: int = 512

@@ -34,11 +34,12 @@ SITE_EVALUATION = 4e-10  # seconds of the first evaluation, divided by L N³
 
 
 class SGPR(AbstractQuasiNewton):
-    """SGPR or VSGPR: L-BFGS descent on the negative collapsed bound per datum (Titsias 2009).
+    """L-BFGS ascent on the collapsed lower bound per datum (SGPR or VSGPR, Titsias 2009).
 
-    The kernel, the noise and the inducing points follow the exact gradient (`objectives.collapsed`). The
-    distribution q(u) of the function at the inducing points is optimal at every step. With N rows and M
-    inducing points, an evaluation takes O(N M² + M³) time. Evaluations use float64.
+    The kernel, the noise and the inducing points follow the exact gradient of the bound
+    (`objectives.collapsed`). The distribution q(u) of the function values u at the inducing points is optimal
+    at every step. With N rows and M inducing points, an evaluation takes O(N M² + M³) time. Evaluations use
+    float64.
 
     Raises TypeError for a model without inducing points.
 
@@ -119,11 +120,11 @@ class SVGP(AbstractBatchLearner):
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈batch} ρ_i E_q log p(y_i | f(x_i)).
 
-    u = f(Z) are the values of f at the inducing points Z. A batch has B of the N rows, and row i has the
-    weight ρ_i. The `optimizer` moves the kernel, the points Z and the likelihood along the gradient. With
-    k(Z, Z) = LLᵀ, the whitened values v = L⁻¹u have the distribution N(m, S), which takes natural-gradient
-    steps of size γ. With w_i = L⁻¹k(Z, x_i) and the precisions β and linear terms r of
-    `objectives.elbo.sites`, a step is
+    The vector u = f(Z) contains the values of f at the inducing points Z. A batch has B of the N rows, and
+    row i has the weight ρ_i. The `optimizer` moves the kernel, the points Z and the likelihood along the
+    gradient. With k(Z, Z) = LLᵀ, the whitened values v = L⁻¹u have the distribution N(m, S). Natural-gradient
+    steps of size γ change m and S. Let w_i = L⁻¹k(Z, x_i), and let β_i and r_i be the precisions and linear
+    terms that `objectives.elbo.sites` returns. A step is
 
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i.
 
@@ -133,7 +134,7 @@ class SVGP(AbstractBatchLearner):
     Parameters
     ----------
     batch_size, epochs, learning_rate, optimizer, decay, sampling, evaluator
-        See `AbstractBatchLearner`. The default `learning_rate` is the best in trials, or 0.03 without trials.
+        See `AbstractBatchLearner`. By default, trials select `learning_rate`; without trials, it is 0.03.
     natural_rate : float or function of the step
         The step size γ, above 0 and at most 1.
     steps : int
@@ -210,10 +211,10 @@ class SVGP(AbstractBatchLearner):
 class VGP(AbstractQuasiNewton):
     """L-BFGS descent on −ELBO per datum; every evaluation finds the best Gaussian q(f).
 
-    Source: Opper and Archambeau (2009). The kernel and the likelihood's parameters follow the exact gradient
-    of the ELBO (`objectives.elbo`). With N rows and L latent functions, an evaluation takes O(L N³) time. The
-    inducing points stay fixed. The learned q(u) follows from the Gaussian approximation of each row's
-    likelihood.
+    Source: Opper and Archambeau (2009). The parameters of the kernel and the likelihood follow the exact
+    gradient of the ELBO (`objectives.elbo`). With N rows and L latent functions, an evaluation takes O(L N³)
+    time. The inducing points stay fixed. The learned q(u) follows from the Gaussian approximation of each
+    row's likelihood.
 
     Raises TypeError for a model without inducing points.
 

@@ -38,7 +38,7 @@ logger = logging.getLogger("stochgp.learners")
 class Progress(NamedTuple):
     """The progress of a run: all values that are needed to resume the run.
 
-    In a cycle, the learning rate falls to 0. A run with a fixed number of steps is one cycle. A run with
+    During a cycle, the learning rate falls to 0. A run with a fixed number of steps is one cycle. A run with
     several cycles adds a longer cycle if the last cycle lowered the criterion by more than 0.01 nats per
     datum. The new cycle begins at the best state.
     """
@@ -56,10 +56,10 @@ class Progress(NamedTuple):
 
 
 class Run:
-    """One call of `fit`: its rows, progress, history and clock.
+    """The rows, progress, history and clock of one call of `fit`.
 
-    `seconds` includes earlier parts of a resumed run. `evaluations` and `pieces` predict the seconds of
-    evaluations and of compiled blocks of steps.
+    `seconds` includes earlier parts of a resumed run. `evaluations` predicts the duration of an evaluation,
+    and `pieces` predicts the duration of a compiled block of steps.
     """
 
     def __init__(
@@ -250,11 +250,7 @@ class Run:
         return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def _choose_rate(self, first: Any) -> tuple[float | None, Progress | None]:
-        """Return the best learning rate in trials, and the progress after its trial or None.
-
-        In a run with cycles, the best trial is the first cycle. Other runs begin again after the trials.
-        Without time for trials, the middle rate is used.
-        """
+        """Return the best learning rate in trials, and the progress after its trial or None."""
         rates, plan = self.evaluator.rates(self.problem.source.size), self.problem.plan
         if self.learner.learning_rate is not None or self.learner.batch_size is None or not rates:
             return None, None

@@ -30,9 +30,9 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """The density p(y | f(x), x) of one target y given L latent functions f = (f_1, …, f_L).
 
-    The values of f at N rows have the shape [N, L]. Targets are floats; this includes class indices. Callers
-    multiply the log density of each row by the row's weight. X [N, D] are the inputs of noise models.
-    All floating-point arrays of a likelihood are trained, unless they are frozen.
+    The values of f at N rows have the shape [N, L]. All targets are floats, also class indices. Callers
+    multiply the log density of each row by the row's weight. Noise models use the input rows X [N, D]. All
+    floating-point arrays of a likelihood are trained, unless they are frozen.
     """
 
     is_of_counts: ClassVar[bool] = False  # if True, targets are not standardised, and f is their log mean
@@ -87,7 +87,7 @@ def as_transform(value: Any) -> AbstractTransform | str:
 
 
 class Warped(eqx.Module):
-    """A likelihood of transformed targets T(y), for the argument `likelihood` of regressors.
+    """A likelihood of transformed targets T(y); pass it to regressors as `likelihood`.
 
     A regressor learns the transform's parameters and then standardises T(y). Predictions have the units of y.
 
@@ -105,7 +105,7 @@ class Warped(eqx.Module):
 
 
 class Shifted(AbstractLikelihood):
-    """The likelihood p(y | f + shift): f + shift is a GP with the mean `shift`.
+    """The likelihood p(y | f + shift), which adds the number `shift` to the latent function.
 
     Regressors of counts set `shift` to the logarithm of the average count.
 
@@ -131,11 +131,9 @@ class Shifted(AbstractLikelihood):
         return None if inner is None else Anchored(inner, 0.0, 1.0, 1.0, -self.shift)
 
     def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
-        """Return log p(y | f + shift)."""
         return self.likelihood.log_density(y, f + self.shift, X)
 
     def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
-        """Return the expected log density of the inner likelihood at mean + shift."""
         return self.likelihood.expected_log_density(y, mean + self.shift, variance, X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:

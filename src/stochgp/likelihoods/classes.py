@@ -103,5 +103,4 @@ def _at_points(y: Array, mean: Array, variance: Array, z: Array) -> Array:
 
 
 def _at(values: Array, y: Array) -> Array:
-    """Return values[i, y_i]."""
     return jnp.take_along_axis(values, y.astype(jnp.int32)[:, None], axis=1)[:, 0]

@@ -33,9 +33,9 @@ class Poisson(AbstractLikelihood):
 
 
 class NegativeBinomial(AbstractLikelihood):
-    """The likelihood of counts with mean μ = e^f and variance μ + μ²/r; r → ∞ gives Poisson.
+    """The likelihood of counts with mean μ = e^f, variance μ + μ²/r and shape r.
 
-    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r.
+    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r. As r → ∞, the likelihood becomes Poisson.
 
     Parameters
     ----------

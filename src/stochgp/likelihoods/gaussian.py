@@ -25,7 +25,8 @@ class Gaussian(AbstractLikelihood):
     Parameters
     ----------
     noise : noise model, number or parameter
-        A model of the variance σ² s(x), or a constant σ². A number is a starting value; σ² stays above 1e-6.
+        A model of the variance σ² s(x), or a constant σ². A number is the starting value of σ², which stays
+        above 1e-6.
     """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
@@ -61,9 +62,11 @@ class StudentT(AbstractLikelihood):
 
     Parameters
     ----------
-    df, noise : number or parameter; noise model, number or parameter
-        The degrees of freedom ν, and a model of the squared scale σ² s(x) or a constant σ². Numbers are
-        starting values. ν stays above 2 if the starting value of ν is above 2. σ² stays above 1e-6.
+    df : number or parameter
+        The degrees of freedom ν. A number is a starting value. If this value is above 2, ν stays above 2.
+    noise : noise model, number or parameter
+        A model of the squared scale σ² s(x), or a constant σ². A number is the starting value of σ², which
+        stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)

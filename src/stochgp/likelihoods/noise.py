@@ -37,7 +37,7 @@ class AbstractNoise(eqx.Module):
 
 
 class ConstantNoise(AbstractNoise):
-    """The noise model s(x) = 1, with the same variance for all inputs. See `constant_noise`.
+    """The noise model with s(x) = 1: the variance σ² is constant. See `constant_noise`.
 
     Parameters
     ----------
@@ -58,8 +58,10 @@ def constant_noise(
 
     Parameters
     ----------
-    variance, lower, dtype : number or parameter, float, dtype or None
-        The variance σ² in squared target units. For a number σ²: the lower bound and dtype of its parameter.
+    variance : number or parameter
+        The variance σ² in squared target units.
+    lower, dtype
+        If `variance` is a number, the lower bound and the dtype of the parameter.
     """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))

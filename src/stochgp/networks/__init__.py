@@ -81,24 +81,24 @@ def mlp(
 
     Parameters
     ----------
-    n_inputs, widths : int, sequence of int
+    n_inputs, widths
         The number D of inputs, and the number of outputs of each layer.
     key, dtype : JAX key, dtype
         The key and the dtype of weights and biases.
-    activation, final_activation : function, bool
-        A function that keeps the shape of an array, and True to apply it after the last layer too.
+    activation, final_activation
+        `activation` keeps the shape of an array. `final_activation` applies it after the last layer too.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
         got = f"n_inputs={n_inputs}, widths={widths}"
-        raise ValueError(f"a network needs at least one layer and sizes of at least 1, but got {got}")
+        raise ValueError(f"a network needs at least one layer, and sizes must be at least 1; got {got}")
     keys = split_key(key, len(sizes) - 1)
     layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)
 
 
 class EncoderLayer(eqx.Module):
-    """A pre-LayerNorm Transformer encoder layer: h ← h + MHA(LN h), h ← h + FF(LN h)."""
+    """A pre-LayerNorm encoder layer: h ← h + attention(norm h), then h ← h + MLP(norm h)."""
 
     attention_norm: eqx.nn.LayerNorm
     projection: Dense  # W → 3W: query, key and value, concatenated
@@ -121,7 +121,7 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The network that `attention` returns. The last layer computes only [CLS]."""
+    """The network that `attention` returns. The last layer computes only the [CLS] token."""
 
     input_norm: eqx.nn.LayerNorm
     token_weight: Float[Array, "D W"]  # the token of input j is x_j w_j + b_j
@@ -164,7 +164,7 @@ def attention(
     Parameters
     ----------
     n_inputs, width : int
-        D, at least 2; and the length of tokens and of z, which must be a multiple of `n_heads`.
+        `n_inputs` is D, at least 2. `width` is the length of tokens and of z, a multiple of `n_heads`.
     n_heads, n_layers, feedforward : int
         The numbers of heads per layer, of encoder layers, and of hidden units per feed-forward network.
     key, dtype : JAX key, dtype
@@ -187,8 +187,8 @@ def attention(
 class Within(eqx.Module):
     """A network whose inputs are bounded, so that it does not extrapolate linearly.
 
-    Input d becomes c_d + w_d tanh((x_d − c_d)/w_d) with c_d = min(max(x_d, low_d), high_d). Values from low
-    to high do not change. All other values end at most w_d outside this range. The bounds do not train.
+    Input x_d becomes c_d + w_d tanh((x_d − c_d)/w_d), where c_d = min(max(x_d, low_d), high_d). Values from
+    low to high do not change. Any other value is moved to at most w_d (`width`) away from this range.
     """
 
     network: Any

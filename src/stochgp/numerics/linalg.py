@@ -28,12 +28,14 @@ JITTERS = {4: (0.0, *LARGER), 8: (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8, 
 
 
 class Factor(NamedTuple):
-    """A Cholesky factor L of A + jitter·I = LLᵀ.
+    """The Cholesky factor L with A + jitter·I = LLᵀ.
 
     Parameters
     ----------
-    L, jitter : array [N, N], float
-        L, with arbitrary entries above the diagonal, and the number that was added to the diagonal of A.
+    L : array [N, N]
+        The factor L. Entries above the diagonal are arbitrary.
+    jitter : float
+        The number that was added to the diagonal of A.
     """
 
     L: Float[np.ndarray, "N N"]
@@ -91,10 +93,7 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
 
 
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise the lower triangle of a matrix in place. Return False if that fails.
-
-    Blocks of columns are factorised in turn, after products with earlier blocks are subtracted.
-    """
+    """Factorise the lower triangle of a matrix in place. Return False if that fails."""
     (potrf,), begun, N = scipy.linalg.get_lapack_funcs(("potrf",), (L,)), deadline.left(), len(L)
     for first in range(0, N, BLOCK):
         block, last = slice(first, first + BLOCK), min(first + BLOCK, N)
@@ -157,10 +156,7 @@ def stacked_product(
 
 
 def stacked_solve(A: Float[np.ndarray, "B n n"], b: Float[np.ndarray, "B n S"]) -> Float[np.ndarray, "B n S"]:
-    """Return A⁻¹b for stacks of positive definite matrices, on one thread.
-
-    Raises LinAlgError if a matrix is singular.
-    """
+    """Return A⁻¹b for stacks of matrices; raise LinAlgError if a matrix is singular."""
     n = A.shape[1]
     if n <= UNDIVIDED:
         return np.linalg.solve(A, b)

@@ -1,7 +1,4 @@
-"""Keys and draws of `jax.random`, computed on the host to save compiling.
-
-JAX would compile a program for each shape, which takes 0.1 to 1 s.
-"""
+"""Keys and draws of `jax.random`, computed on the host to save compiling."""
 
 import math
 from typing import Any

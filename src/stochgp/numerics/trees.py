@@ -17,7 +17,7 @@ FEW_ROWS = 32  # up to this many rows, all trees are evaluated at once
 class Trees(eqx.Module):
     """The function g(x) = Σ_t leaves[t, b_t(x)] of symmetric trees t with depth d.
 
-    The leaf number b_t(x) has the binary digits x[inputs[t, k]] > thresholds[t, k], k = 1 … d.
+    Binary digit k = 1 … d of the leaf number b_t(x) is 1 if x[inputs[t, k]] > thresholds[t, k], else 0.
     """
 
     __getattribute__ = object.__getattribute__  # plain methods, which are no pytrees

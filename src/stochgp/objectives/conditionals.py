@@ -37,7 +37,7 @@ Part = tuple[dense.Term, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Conditional(NamedTuple):
-    """The normal density of a row given its neighbourhood: error z√V and variance V."""
+    """The normal density of a row given its neighbours, with error z√V and variance V."""
 
     loss: Float[Any, "*B"]  # minus the log density, ½ log 2πV + ½z²
     z: Float[Any, "*B"]
@@ -48,7 +48,6 @@ class Curvature(NamedTuple):
     """The mean loss over scored rows, its gradient, and its Fisher information.
 
     Derivatives are with respect to unconstrained parameters. The mean is weighted with the frequency weights.
-    For a joint density, the loss is per datum.
     """
 
     loss: np.float64
@@ -125,10 +124,7 @@ def left_out(
 def conditional_moments(
     gp: Any, near: Data, x: Float[np.ndarray, "B D"]
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
-    """Return mean, variance and prior variance of f at each x given its neighbours `near`.
-
-    The variance is at least its rounding error.
-    """
+    """Return mean, variance and prior variance of f at each x given its neighbours `near`."""
     last = (0, 0), (0, 1)
     X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
     rows = Data(X, np.pad(near.y, last), np.pad(near.weight, last, constant_values=1.0))

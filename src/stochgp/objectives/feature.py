@@ -78,7 +78,7 @@ def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Data) -> tuple[
 
 
 class Spectrum(NamedTuple):
-    """The moments in the eigenbasis of the Gram matrix ΦᵀΦ = Q diag(λ) Qᵀ, in float64."""
+    """The float64 moments in the eigenbasis of the Gram matrix ΦᵀΦ = Q diag(λ) Qᵀ."""
 
     eigenvalues: np.ndarray  # λ [M], at least 0
     basis: np.ndarray  # Q [M, M], an eigenvector in each column
@@ -132,10 +132,7 @@ def refit(
     variance_range: Range = VARIANCE_RANGE,
     noise_range: Range = NOISE_RANGE,
 ) -> tuple[float, float]:
-    """Return the variance and noise variance that minimise the exact NLML for fixed features.
-
-    The search begins at `variance` and `noise_variance`, clipped to the ranges.
-    """
+    """Return the variance and noise variance that minimise the exact NLML for fixed features."""
     loss: Loss = lambda v, s2: nlml_of_spectrum(s, v, s2)
     return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
 

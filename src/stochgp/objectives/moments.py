@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of products of the features φ and the targets y.
+    """Sums, over all rows, of products of the features φ and the targets y.
 
     A row has the weight ρ and the noise variance σ² s/ρ; ω is ρ/s. φ does not include the GP's variance.
     """
@@ -75,10 +75,7 @@ def moments_on_host(gp: FeatureGP, rows: Data) -> Moments:
 
 
 def sum_over_rows(of_rows: Callable[..., T], gp: Any, chunks: Iterable[Data], *more: Any) -> T:
-    """Return the sum over chunks of of_rows(gp, chunk, *more), with memory for one chunk.
-
-    If a mesh shares the rows of a chunk, each device sums its own rows.
-    """
+    """Return the sum over chunks of of_rows(gp, chunk, *more), with memory for one chunk."""
     chunks = iter(chunks)
     first = next(chunks)
     mesh = mesh_around(first.y)

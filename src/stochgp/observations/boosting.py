@@ -22,9 +22,9 @@ Histograms = Callable[[Mask, np.ndarray, int], Float[np.ndarray, "2 L S"]]
 class Boosting:
     """Gradient boosting with symmetric trees (Friedman 2001; Prokhorenkova et al. 2018).
 
-    Let g and h be the first and second derivatives of the loss per row. A leaf has the value
-    −rate Σ g/(Σ h + ridge), and a split maximises the sum of (Σ g)²/(Σ h + ridge) over leaves. Each tree uses
-    a random `share` of the rows. Boosting stops if `patience` successive trees do not lower `loss`.
+    Let g and h be the first and second derivatives of the loss per row. With sums Σ over its rows, a leaf has
+    the value −rate Σ g/(Σ h + ridge). A split maximises (Σ g)²/(Σ h + ridge), added over leaves. Each tree
+    uses a random `share` of rows. Boosting stops if `patience` successive trees do not lower `loss`.
     """
 
     n_trees: int = 200
@@ -105,10 +105,7 @@ class Boosting:
 def _histograms(
     bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
-    """Return inputs, cuts and order of all S possible splits, and a function for their sums.
-
-    The function returns Σ g and Σ h per leaf [2, L, S].
-    """
+    """Return inputs, cuts and order of S splits, and a function for Σ g and Σ h [2, L, S]."""
     sizes = np.array(n_edges) + 1
     many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
     order = np.repeat(np.arange(len(many)), sizes[many])

@@ -39,23 +39,23 @@ OnHost = Float64[np.ndarray, " N"]
 
 
 class Dispersion(eqx.Module):
-    """The distribution y = m + √(κ s(x) V) T of an observation with the predicted mean m.
+    """The distribution of an observation y = m + √(κ s(x) V) T with the predicted mean m.
 
-    V is the predicted variance of f plus noise. T is standard normal or Student-t with the density p_T.
+    The predicted variance V includes the noise. T is standard normal or Student-t with the density p_T.
     With z² = (y − m)²/V and η = log s(x),
 
         log p(y) = −½ log V − ½(η + log κ) + log p_T(√(z² e^(−η)/κ)).
 
-    The factor c s(x) with c = κ var T multiplies the variances of f and of the noise; the mean remains m.
+    The variances of f and of the noise are multiplied by c s(x), where c = κ var T. The mean remains m.
 
     Parameters
     ----------
     factor : float
         The factor κ of variances.
     df : float or None
-        The degrees of freedom ν of a Student-t; None = standard normal.
+        The degrees of freedom ν of a Student-t. None means that T is standard normal.
     trees : Trees or None
-        The function log s(x); None = 0.
+        The function log s(x). None means log s(x) = 0.
     """
 
     factor: float = 1.0

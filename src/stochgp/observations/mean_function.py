@@ -37,8 +37,8 @@ class AbstractMeanFunction(eqx.Module):
     Parameters
     ----------
     noise_factor, residual, width : float
-        `noise_factor` is the noise variance of new rows divided by the learned noise variance. `width`
-        multiplies `deviations`, and is 1 if the variance of left-out errors is at least `residual`.
+        `noise_factor` is the noise variance of new rows divided by the learned noise variance. `width` is a
+        factor of `deviations`. It is 1 if leave-one-out errors have a variance of at least `residual`.
     """
 
     __getattribute__ = object.__getattribute__  # bypasses Equinox, which wraps methods in pytrees
@@ -62,7 +62,7 @@ class AbstractMeanFunction(eqx.Module):
 
 
 class LinearMean(AbstractMeanFunction):
-    """The mean function m(x) = offset + slope · (x − center), with clipped inputs x.
+    """The mean function m(x) = offset + slope · (x − center), where inputs x are clipped.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class LinearMean(AbstractMeanFunction):
         The means of the inputs.
     low, high : float64 array [D]
         Bounds of the clipped inputs: the training range, extended by its own width at both ends.
-    root, offset_std : float64 array [D, R − 1], float
+    root, offset_std
         The slopes have the covariance root rootᵀ. The offset has the variance offset_std².
     noise_factor, residual, width : float
         As in `AbstractMeanFunction`.
@@ -147,8 +147,9 @@ class TreeMean(AbstractMeanFunction):
     offset : float64 array []
         The mean of T(y).
     trees : Trees
-        The trees of all folds, with leaves divided by K.
-    sizes : tuple of K integers, the number of trees per fold
+        The trees of all folds, with leaf values divided by K.
+    sizes : tuple of K int
+        The number of trees of each fold.
     noise_factor, residual, width : float
         As in `AbstractMeanFunction`.
     """

@@ -38,10 +38,9 @@ def supported_by(y: PerRow) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The model of an observation y: T(y) = s z + b + m(x), and `likelihood` is p(z | f).
+    """The model T(y) = s z + b + m(x) of an observation y, where `likelihood` is p(z | f).
 
-    The arguments `mean` and `variance` [N, L] of methods are moments of L latent functions at N rows, in
-    units of z.
+    The methods take the means and variances [N, L] of L latent functions at N rows, in units of z.
 
     Parameters
     ----------
@@ -50,15 +49,15 @@ class Observation:
     likelihood : AbstractLikelihood
         The likelihood of the standardised target z given the latent functions.
     inflation : Dispersion or None
-        The predictive distribution of z. With `inflation`, only the noise variance of `likelihood` matters.
+        The predictive distribution of z. If it is not None, `likelihood` gives only the noise variance.
     transform : AbstractTransform or None
-        The transform T; None = identity.
+        The transform T. None means T(y) = y.
     rounding : bool
         True if y is a count. Predictive distributions are then rounded to whole numbers ≥ 0.
     mean_function : AbstractMeanFunction or None
-        The mean function m(x), in the units of T(y); None = 0.
+        The mean function m(x), in the units of T(y). None means m(x) = 0.
     support : (float, float)
-        With a transform: the range of predicted means that the training targets support (`supported_by`).
+        With a transform, the median replaces a predicted mean outside this range (see `supported_by`).
     """
 
     targets: Standardiser
@@ -80,7 +79,7 @@ class Observation:
 
     @property
     def outward(self) -> AbstractTransform | None:
-        """The transform T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f); None = identity."""
+        """The transform T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f); None if T(y) = y."""
         return self.likelihood.mean_transform if self.transform is None else self.transform
 
     @property

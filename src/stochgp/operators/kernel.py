@@ -32,16 +32,16 @@ class KernelOperator(eqx.Module):
 
     Parameters
     ----------
-    kernel, centre, rows : AbstractKernel, array [D], tree of arrays [P, ...]
-        The kernel k, the mean of X, and X after `kernel.prepare`, with copies of the last row as padding.
-    noise, kept : array [P], array [P, P] or None
-        The diagonal of Σ, padded with ones; the stored K, or None if every product evaluates K again.
-    size, tile, keep : int, int, bool
-        The number N of rows, the number T of columns in a tile, and True if a solver may store K.
+    kernel, centre, rows
+        The kernel k, the mean of X, and X after `kernel.prepare`, followed by P − N copies of the last row.
+    noise, kept
+        `noise` is the diagonal of Σ, padded with ones. `kept` is the stored K, or None to evaluate K again.
+    size, tile, keep
+        `size` is N, `tile` is the number T of columns, and `keep` is True if a solver may store K.
     inputs : array [N, D], optional
         The rows X.
     mesh : Mesh, optional
-        The devices, each with an equal part of the rows; None = one device.
+        The devices, each with an equal part of the rows. None means one device.
     """
 
     kernel: AbstractKernel
@@ -73,7 +73,7 @@ class KernelOperator(eqx.Module):
         N, noise = X.shape[0], jnp.asarray(noise_variance, X.dtype)
         if N == 0 or noise.shape not in ((), (N,)):
             raise ValueError(
-                f"X must have rows, and noise_variance must be one number or one number per row, but the shapes are {X.shape} and {noise.shape}"
+                f"X must have at least one row, and noise_variance must be one number or one number per row, but their shapes are {X.shape} and {noise.shape}"
             )
         plain: AbstractKernel = value_of(kernel)
         n_parts, centre = 1 if mesh is None else mesh.size, jnp.mean(X, axis=0)
@@ -100,7 +100,7 @@ class KernelOperator(eqx.Module):
     # Placement and rows of arrays
 
     def placed(self, array: Array, axis: int | None = 0) -> Array:
-        """Divide an array along `axis` like the rows; None = a copy on every device."""
+        """Divide an array along `axis` like the rows; None puts a copy on every device."""
         if self.mesh is None:
             return array
         return on_all(array, self.mesh) if axis is None else spread(array, self.mesh, axis)
@@ -230,7 +230,7 @@ class KernelOperator(eqx.Module):
     # Other forms of the same operator
 
     def keeping(self, keep: bool | None = None) -> "KernelOperator":
-        """Return the operator with or without a stored K; `keep` None = the field `keep`."""
+        """Return the operator with or without a stored K; None means the field `keep`."""
         keeps = (self.keep if keep is None else keep) and self.mesh is None
         return dataclasses.replace(self, kept=_evaluate(self) if keeps else None)
 

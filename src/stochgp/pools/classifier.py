@@ -58,13 +58,13 @@ SHORTER, SHORTER_FOLDS = 4, 2
 class GPClassifier(PosteriorClassifier, PoolEstimator):
     """Gaussian process classification for any table, with a mixture of several models.
 
-    The members of the pool are classifiers with a smooth, a rough and a linear kernel. With at most 5,000
-    rows, `fit` holds out a fifth of the rows. With fewer than 1,000 rows, `fit` holds out each fifth in turn.
-    With more than 5,000 rows, `fit` holds out rows as `GPRegressor` does. The probability P(y = c | x) is
-    proportional to (Σ_k w_k P_k(y = c | x))^(1/T). With T = 1, the weights w_k maximise the mean of log P(y)
-    over held-out rows. Then T maximises this mean (`distributions.TemperatureScaling`). If the pool is not
-    clearly better than the best member, only this member is used. If the time limit allows, the members then
-    learn again from all rows. With fewer than 100 rows, the only member has the smooth kernel.
+    The members of the pool are three classifiers: their kernels are smooth, rough and linear. With at most
+    5,000 rows, `fit` holds out a fifth of the rows. With fewer than 1,000 rows, `fit` holds out each fifth in
+    turn. With more than 5,000 rows, `fit` holds out rows as `GPRegressor` does. The probability P(y = c | x)
+    is proportional to (Σ_k w_k P_k(y = c | x))^(1/T). With T = 1, the weights w_k maximise the mean of log
+    P(y) over held-out rows. Then T maximises this mean (`distributions.TemperatureScaling`). If the pool is
+    not clearly better than the best member, only this member is used. If the time limit allows, the members
+    then learn again from all rows. With fewer than 100 rows, the only member has the smooth kernel.
 
     Parameters
     ----------
@@ -114,8 +114,6 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "GPClassifier":
         """Fit the members and their weights, like `GPRegressor.fit`.
-
-        Raises the same errors as `GPRegressor.fit`.
 
         Parameters
         ----------

@@ -31,11 +31,11 @@ Draws = Float[np.ndarray, "N S"]
 class Pool:
     """A mixture of fitted models, with the interface of `Fitted`.
 
-    At x, with probability w_k(x), the latent function of the pool equals the function of member k. Members
-    are independent. Each sampled function has one random number u, uniform on [0, 1]. At x, the sampled
-    function equals the function of the first member whose cumulative weight exceeds u. If `pooling.is_joint`
-    is True, observations use the member of their sampled function. If `pooling.is_joint` is False, each
-    observation draws a member. All members share an encoder. A pool of classifiers has only the method
+    The latent function of the pool at x is the function of member k with probability w_k(x). Members are
+    independent. Each sampled function has one random number u, uniform on [0, 1]. At x, the sampled function
+    equals the function of the first member whose cumulative weight exceeds u. If `pooling.is_joint` is True,
+    observations use the member of their sampled function. If `pooling.is_joint` is False, a member is drawn
+    for each observation. All members share an encoder. A pool of classifiers has only the method
     `distribution`, with P(y = c) = Σ_k w_k P_k(y = c).
     """
 
@@ -122,7 +122,7 @@ class Pool:
 
 
 class PooledDraws(eqx.Module):
-    """Functions drawn from a pool. If weights depend on the row, JAX arrays are refused."""
+    """Functions drawn from a pool. They refuse JAX arrays if weights depend on the row."""
 
     parts: tuple[Any, ...]
     u: Float[Array, " S"]
@@ -161,10 +161,7 @@ class PooledDraws(eqx.Module):
 
 @dataclass(eq=False, repr=False)
 class PoolEstimator(PosteriorEstimator):
-    """An estimator that combines several members with weights.
-
-    The members share `time_limit`.
-    """
+    """An estimator that combines several members with weights."""
 
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)

@@ -101,12 +101,12 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
         "positive": members model log y, so predictions are positive. "count": members model log(y + ½), and
-        observations are whole numbers ≥ 0. "auto": "count" for small whole numbers if trees of log(y + ½)
-        predict clearly better than trees of y, else "real". "auto" may model skewed targets as log(y + c)
-        (`plan_["transform"]`).
+        observations are whole numbers ≥ 0. "auto" means "count" for small whole numbers if trees of
+        log(y + ½) predict clearly better than trees of y, and else "real". With "auto", members may learn
+        log(y + c) of skewed targets (see `plan_["transform"]`).
     point_mass : "auto", float or None
         A value that many targets have, such as 0 for rain or claims. A classifier learns the probability of
-        this value, and a pool learns from all rows with different targets (`HurdleRegressor`). "auto": a
+        this value, and a pool learns from the rows with any other target (`HurdleRegressor`). "auto" takes a
         value that at least a tenth of the targets have, if this hurdle model clearly lowers the CRPS of
         held-out rows.
     missing, time_order, random_state, memory_limit, time_limit, dtype, verbose, devices
@@ -117,9 +117,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     estimators_ : dict
         The fitted members with weights, by name.
     weights_ : dict
-        The weight of each member. If the rows have times, these weights apply until the last training time.
+        The weight of each member. If the rows have times, these are the weights up to the last training time.
     scores_ : dict
-        For each member, the NLPD and the RMSE on held-out rows in target units, and the seconds of the fit.
+        For each member: NLPD and RMSE on held-out rows, in target units, and the fit time in seconds.
     target_
         "real", "positive" or "count".
     plan_

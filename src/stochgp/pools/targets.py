@@ -157,11 +157,11 @@ def frequent(rows: Data) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Hurdle:
-    """The member of a hurdle model that predicts `value`, and the weights of both members.
+    """The member of a hurdle model that predicts `value`. It also computes both weights.
 
     `classifier` predicts the probability π(x) of y = `value`. With probability 1 − π(x), y has the
     regressor's predictive distribution. `width` is the smallest difference between recorded targets
-    (`recorded_width`). `n_samples` is the number of (constant) sampled functions.
+    (`recorded_width`). `n_samples` is the number of sampled functions, which are constant.
     """
 
     value: float

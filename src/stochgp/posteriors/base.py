@@ -55,7 +55,7 @@ class AbstractPosterior(eqx.Module):
 
     @property
     def dtype(self) -> str | None:
-        """The dtype of rows for predictions; None = the dtype of the model."""
+        """The dtype of rows for predictions. None means the dtype of the model."""
         return None
 
     @abc.abstractmethod
@@ -102,7 +102,7 @@ def _values(functions: AbstractFunctions, X: Any) -> Array:
 
 
 class DrawnFunctions(AbstractFunctions):
-    """Functions whose values [N, S] the callable `values` computes; the number S is `count`."""
+    """Drawn functions: `values` computes their values [N, S], and `count` is S."""
 
     values: Callable
     count: int = eqx.field(static=True)

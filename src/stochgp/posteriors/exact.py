@@ -37,7 +37,7 @@ BY_FACTOR = 256  # number of left-out rows that calibrate τ
 
 
 class ExactKernelPosterior(AbstractKernelPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from the factor L of K + Σ = LLᵀ.
+    """The posterior of f given y = f(X) + ε with ε ~ N(0, Σ), using the factor L of K + Σ.
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)),    A = K + Σ.
 
@@ -47,8 +47,8 @@ class ExactKernelPosterior(AbstractKernelPosterior):
     ----------
     system : KernelSystem
         The matrix A = K + Σ, with the training rows and the kernel.
-    weights, explained, y : array [N, 1], float, array [N]
-        The vector A⁻¹y as a column, the number yᵀA⁻¹y, and the targets y.
+    weights, explained, y
+        `weights` is the column A⁻¹y, `explained` is the number yᵀA⁻¹y, and `y` contains the targets.
     information : float
         The number τ that calibrates the variances if there are more than 2,000 training rows (see
         `AbstractKernelPosterior`).
@@ -188,16 +188,16 @@ class ExactKernelPosterior(AbstractKernelPosterior):
 
 
 class SampledKernelPosterior(AbstractKernelPosterior):
-    """The posterior of f for y = f(X) + ε, ε ~ N(0, Σ), from a solution α ≈ (K + Σ)⁻¹y.
+    """The posterior of f given y = f(X) + ε with ε ~ N(0, Σ), using α ≈ (K + Σ)⁻¹y.
 
     Parameters
     ----------
-    system, weights, explained : KernelSystem, array [N, 1], float
-        The system A = K + Σ, the solution α, and the number yᵀα.
-    solver, tolerance : AbstractSolver, float
-        The solver for drawn functions and covariances, and its tolerance.
-    y, left, information : array [N], array [N], float
-        The targets y, the residual y − Aα, and the number τ that calibrates the variances.
+    system, weights, explained
+        `system` is the matrix A = K + Σ, `weights` is the column α, and `explained` is the number yᵀα.
+    solver, tolerance
+        The solver for drawn functions and covariances, and the solver's tolerance.
+    y, left, information
+        `y` contains the targets, `left` is y − Aα, and `information` is τ, which calibrates the variances.
     """
 
     system: KernelSystem
@@ -254,8 +254,10 @@ class MixturePosterior(AbstractPosterior):
     ----------
     base : ExactKernelPosterior
         The posterior at the learned hyperparameters. Predictions do not use this posterior.
-    parts, shares : tuple of ExactKernelPosterior, array [S]
-        The posteriors p(f | y, θ_s) and their weights w_s, whose sum is 1.
+    parts : tuple of ExactKernelPosterior
+        The posteriors p(f | y, θ_s).
+    shares : array [S]
+        The weights w_s of the posteriors. The sum of the weights is 1.
     """
 
     base: ExactKernelPosterior

@@ -35,8 +35,8 @@ class FeaturePosterior(AbstractPosterior):
 
     Parameters
     ----------
-    features, weights, root, noise : AbstractFeatureMap, array [M], array [M, M], AbstractNoise
-        The features φ, the weights ŵ, the matrix R, and the noise model of the observations.
+    features, weights, root, noise
+        `features` is φ, `weights` is ŵ, `root` is R, and `noise` is the noise model of the observations.
     """
 
     features: AbstractFeatureMap
@@ -57,8 +57,8 @@ class FeaturePosterior(AbstractPosterior):
     ) -> "FeaturePosterior":
         """Return the posterior from the eigendecomposition of the moments.
 
-        `noise` is a noise model whose level becomes `noise_variance`; None = constant noise. The posterior is
-        in float64 if x64 is enabled, else in float32.
+        `noise` is a noise model whose level becomes `noise_variance`; None means constant noise. The result
+        is in float64 if x64 is enabled, else in float32.
         """
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         weights, root = (jnp.asarray(part, wide) for part in belief_of(spectrum, variance, noise_variance))

@@ -76,7 +76,7 @@ class KernelSystem(eqx.Module):
         return self.operator_on(None)
 
     def operator_on(self, mesh: Mesh | None) -> KernelOperator:
-        """Return A as an operator whose rows are distributed over `mesh`; None = one device."""
+        """Return A as an operator with rows distributed over `mesh`; None means one device."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             noise = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             make = _operator if mesh is None else KernelOperator.of
@@ -118,8 +118,8 @@ class KernelSystem(eqx.Module):
 class AbstractKernelPosterior(AbstractPosterior):
     """The posterior of f for observations y = f(X) + ε with noise ε ~ N(0, Σ).
 
-    With A = K + Σ, the mean of f(x) is k(x, X) A⁻¹y. The variance is approximate if the solver is iterative,
-    or with more than 2,000 training rows. Let W be the variance of f(x) given the 48 rows nearest to x. Then
+    With A = K + Σ, the mean of f(x) is k(x, X) A⁻¹y. The variance is approximate if the solver is iterative
+    or X has more than 2,000 rows. Let W be the variance of f(x) given the 48 rows nearest to x. Then
 
         1/var(x) = 1/k(x, x) + τ (1/W − 1/k(x, x)).
 

@@ -36,16 +36,16 @@ class LocalPosterior(AbstractPosterior):
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)]
 
-    with A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S). If n is the number of all rows, the posterior is exact. A
-    prediction takes O(n³) time. Covariances between predictions are not available. If the kernel is a single
-    RBF or Matérn term, the search for rows divides inputs by √lengthscale. With any other kernel k, the
-    search looks for the rows z with the highest correlation |k(x, z)|/√(k(x, x) k(z, z)).
+    Here A_S is k(X_S, X_S) + σ² diag(s(X_S)/ρ_S). If n is the number of all training rows, the posterior is
+    exact. A prediction takes O(n³) time. Covariances between predictions are not available. If the kernel is
+    a single RBF or Matérn term, the search divides each input by √lengthscale. With any other kernel k, the
+    search finds the rows z with the highest correlation |k(x, z)|/√(k(x, x) k(z, z)).
 
     Parameters
     ----------
     gp : KernelGP
         The model, with kernel k and noise variance σ² s(x).
-    X, y, weight : array [N, D], [N] and [N]
+    X, y, weight
         The training inputs, the targets, and the frequency weights ρ of the rows.
     n_neighbours : int
         The number n of neighbours.

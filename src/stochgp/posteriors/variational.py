@@ -33,9 +33,9 @@ class VariationalPosterior(AbstractPosterior):
 
     Parameters
     ----------
-    kernel, process : AbstractKernel, InducingProcess or DecoupledProcess
-        The kernel of the prior, and q(f) for this kernel.
-    n_inputs, draws_dtype : int, str
+    kernel, process
+        `kernel` is the kernel of the prior, and `process` is q(f) for this kernel.
+    n_inputs, draws_dtype
         The number D of inputs, and the dtype of functions drawn from the prior.
     """
 
@@ -86,7 +86,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @property
     def noise(self) -> float | None:
-        """The noise variance of a `DecoupledMean`; None = the learned noise variance."""
+        """The noise variance of a `DecoupledMean`; None means the learned noise variance."""
         return float(self.process.noise) if isinstance(self.process, DecoupledMean) else None
 
     def without(self, rows: Data, noise: float) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:

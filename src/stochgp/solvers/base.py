@@ -28,8 +28,8 @@ ARRAYS = 24  # arrays [P, C] of a solver without its own `peak_bytes`
 class AbstractSolver(eqx.Module):
     """The base class of solvers, which solve (K + Σ) α = b for all columns of b at once.
 
-    `tolerance_share` multiplies the tolerance of an estimator. The share is below 1 for a solver that
-    predicts worse than other solvers at the same residual.
+    `tolerance_share` multiplies the tolerance of an estimator. The share is below 1 for a solver whose
+    solutions predict worse than solutions of other solvers with the same residual.
     """
 
     tolerance_share: ClassVar[float] = 1.0
@@ -51,13 +51,12 @@ class AbstractSolver(eqx.Module):
 class AbstractIterativeSolver(AbstractSolver):
     """The base class of iterative solvers, which define `init`, `step` and `value`.
 
-    One epoch evaluates N rows of the matrix A, which has N rows. A run takes at most `epochs` epochs. The
-    residual is measured on all rows after every `check_every` epochs, and when the estimated residual is
-    within the tolerance.
+    One epoch evaluates N rows of the N × N matrix A. A run takes at most `epochs` epochs. The residual is
+    measured on all rows after every `check_every` epochs, and when its estimate is within the tolerance.
 
-    `knows_residual` is True if the estimated residual is exact up to rounding. Otherwise `measured_share` is
-    the expected ratio of the measured residual to the estimated residual. The run ends if the measured
-    residual does not fall in `patience` consecutive measurements, unless `patience` is None.
+    `knows_residual` is True if the estimated residual is exact up to rounding. If it is False, the measured
+    residual is expected to be `measured_share` times the estimated residual. After `patience` consecutive
+    measurements without a smaller residual, the run ends, unless `patience` is None.
     """
 
     knows_residual: ClassVar[bool] = False
@@ -128,16 +127,8 @@ def solve_bytes(
 ) -> int:
     """Return the peak bytes of a solve: programs, rows, arrays [N, C] and one step.
 
-    Parameters
-    ----------
-    n_rows, n_columns, n_inputs, itemsize : int
-        N, the number C of right-hand sides, D, and the bytes of a number.
-    n_arrays, n_wide : int
-        Numbers of arrays [N, C] in the dtype of the operator, and in float64.
-    step_rows : int
-        Rows of K that a step evaluates at once, tile by tile.
-    more, compiled : float, int
-        Bytes of other arrays and of compiled programs.
+    `n_columns` is the number C of right-hand sides. The numbers of arrays [N, C] are `n_arrays` in the dtype
+    of the operator and `n_wide` in float64. A step evaluates `step_rows` rows of K at once, tile by tile.
     """
     tile, rows = min(default_tile(), n_rows), min(max(BLOCK, step_rows), n_rows)
     arrays = n_rows * (itemsize * (n_inputs + 2 + n_arrays * n_columns) + 8 * n_wide * n_columns)

@@ -44,26 +44,26 @@ class CG(AbstractIterativeSolver):
     The norm of s, which is the residual of y, never rises.
 
     The preconditioner P is the sum of FᵀF and Vecchia's approximation of K − FᵀF + D (see `Preconditioner`).
-    FᵀF is a partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. Without
-    neighbours, P is FᵀF + D if the rank of F is positive. If the rank is 0, P is the diagonal of A.
+    FᵀF is a partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. If rows have
+    no neighbours, P is FᵀF + D for a positive rank of F, and the diagonal of A for rank 0.
 
     Products with A have the dtype of the operator. All other numbers are float64 if x64 is enabled. After
-    each measurement of the residual, a step recomputes r and s. The iteration of a column stops when its
-    residual s is below rounding errors.
+    each measurement of the residual, a step recomputes r and s. The iteration stops for each column of b
+    whose residual s is below rounding errors.
 
     Parameters
     ----------
     epochs : int
         The maximum number of steps. Each measurement of the residual counts as a step.
     rank : int or None
-        The rank of FᵀF; None = about 8 √N for N rows, at most 1,000.
+        The rank of FᵀF. By default, it is about 8 √N for N rows, and at most 1,000.
     damping : float or None
-        The damping of P, as a multiple of the mean of diag(K − FᵀF); None = 0.2 with neighbours, else 3.
+        The factor of mean(diag(K − FᵀF)) in D. The default is 0.2 if rows have neighbours, and otherwise 3.
     check_every : int
         The number of steps between two measurements of the residual.
     neighbours : int or None
-        Number of neighbours of each row; None = 24 for more than 3,000 rows, else 0. With a mesh, the number
-        is always 0.
+        The number of neighbours of each row. The default is 24 for more than 3,000 rows, and otherwise 0.
+        On a mesh of devices, rows have no neighbours.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual
@@ -82,7 +82,7 @@ class CG(AbstractIterativeSolver):
         if self.neighbours is not None and self.neighbours < 0:
             raise ValueError(f"neighbours must be None or at least 0, but is {self.neighbours}")
         if self.damping is not None and not 0 <= self.damping < math.inf:
-            raise ValueError(f"damping must be finite and at least 0, or None, but is {self.damping}")
+            raise ValueError(f"damping must be None or a finite number of at least 0, but is {self.damping}")
 
     def preconditioner_size(self, n_rows: int) -> tuple[int, int]:
         """Return the rank and the number of neighbours for `n_rows` rows."""
@@ -91,7 +91,6 @@ class CG(AbstractIterativeSolver):
         return min(rank, n_rows), usual if self.neighbours is None else self.neighbours
 
     def constants(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Preconditioner:
-        """Build the preconditioner."""
         rank, m = self.preconditioner_size(operator.size)
         # The neighbour search runs on one device.
         if operator.mesh is not None or not operator.kernel.has_places:
@@ -128,7 +127,6 @@ class CG(AbstractIterativeSolver):
         state: "CGState",
         batch: Any,
     ) -> tuple["CGState", Float[Array, " S"], None]:
-        """Take one step with one product. Return the state and its squared residual norms."""
         advance, correct = partial(_advanced, operator, constants), partial(_corrected, operator, b)
         state = jax.lax.cond(state.stale, correct, advance, state)
         return state, _sums(state.s**2), None
@@ -137,7 +135,6 @@ class CG(AbstractIterativeSolver):
         return state.y.astype(state.given)
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Return the peak bytes of the states and of building the preconditioner."""
         R, m = self.preconditioner_size(n_rows)
         of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
         return solve_bytes(
@@ -145,7 +142,6 @@ class CG(AbstractIterativeSolver):
         )
 
     def after_check(self, state: "CGState") -> "CGState":
-        """Return a state whose residuals the next step recomputes."""
         return eqx.tree_at(lambda s: s.stale, state, jnp.asarray(True))
 
 
@@ -219,5 +215,4 @@ def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:
 def _ratio(
     above: Float[Array, " S"], below: Float[Array, " S"], valid: Bool[Array, " S"]
 ) -> Float[Array, " S"]:
-    """Return above / below, or 0 if `valid` is False."""
     return jnp.where(valid, above / jnp.where(valid, below, 1), 0)

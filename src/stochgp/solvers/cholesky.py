@@ -42,20 +42,15 @@ class Cholesky(AbstractSolver):
         return factorised(lambda: upper(operator.kernel, X, noise))
 
     def solve(self, operator: KernelOperator, b: Any, tolerance: Any) -> Solution:
-        """Return the solution, with residuals measured with products of the operator."""
         product = lambda x: np.asarray(_product(operator, x.astype(operator.dtype)), np.float64)
         return refined(self.factorise(operator), b, product, tolerance, operator.dtype)
 
     def itemsize_for(self, n_rows: int, itemsize: int, noise_ratio: float) -> int:
-        """Return 8 bytes for up to 3,000 rows or little noise, otherwise `itemsize`.
-
-        The rounding error of K, about eps √N times the mean variance, must be small relative to the noise.
-        """
+        """Return 8 bytes for up to 3,000 rows or little noise, otherwise `itemsize`."""
         rounding = float(np.finfo(np.float32).eps) * n_rows**0.5
         return 8 if n_rows <= SMALL or rounding > MOST_ROUNDING * noise_ratio else itemsize
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Return the peak bytes of the matrix (without a margin) and of all other arrays."""
         return itemsize * n_rows**2 + solve_bytes(
             n_rows, n_columns, n_inputs, itemsize,
             n_arrays=ARRAYS, n_wide=WIDE_ARRAYS, step_rows=FILL_ROWS, compiled=COMPILED_BYTES,

@@ -74,10 +74,7 @@ def partial_cholesky(
 def _thinned(
     H: Float[np.ndarray, "C C"], thresholds: Float[np.ndarray, " C"], floor: Float[np.ndarray, " C"]
 ) -> tuple[Float[np.ndarray, "K K"], Int[np.ndarray, " K"]]:
-    """Keep the rows i whose variance, given the rows kept before, is above a threshold.
-
-    The threshold is max(thresholds_i H_ii, floor_i). Return L with H = LLᵀ, and the row indices.
-    """
+    """Return L with H = LLᵀ for the kept rows, and the indices of these rows."""
     H = (H + H.T) / 2
     L, kept = np.zeros((0, len(H))), []
     for i in range(len(H)):
@@ -108,9 +105,9 @@ def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
 class Preconditioner(eqx.Module):
     """The preconditioner P = FᵀF + S⁻¹ with Vecchia's approximation S⁻¹ ≈ K − FᵀF + Σ.
 
-    S = GᵀG with G = V^(−½)(I − B). The rows are put in a random order. Row i of B has the coefficients of a
-    regression of row i on m earlier rows, with the residual variance V_i. Without neighbours, S⁻¹ = V. The
-    inverse is
+    S = GᵀG with G = V^(−½)(I − B). The training rows are put in a random order. Row i of the matrix B has the
+    coefficients of a regression of training row i on m earlier rows; V_i is the residual variance. If m is 0,
+    S⁻¹ = V. The inverse of P is
 
         P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
 
@@ -192,7 +189,6 @@ def _regressions(
     near: Int32[np.ndarray, "N m"],
     noise: Float[np.ndarray, " P"],
 ) -> tuple[Float[np.ndarray, "N m"], Float[np.ndarray, " N"]]:
-    """Return B and V, computed in blocks of BLOCK rows."""
     N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
     rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
     found = []

@@ -29,9 +29,9 @@ WIDE_BLOCKS = 8  # float64 blocks [B, B] while a block is factorised
 
 
 class Descent(eqx.Module):
-    """The state of a descent: look-ahead z, velocity sequence v and mean of iterates.
+    """The state of a descent: the look-ahead point z, the vector v and the mean iterate.
 
-    `rates` are the numbers β, γ, a and r of `accelerated`. With a step size, `rates` are β, ρ and r.
+    `rates` are β, ρ and r in runs with a step size, and otherwise β, γ, a and r from `accelerated`.
     """
 
     z: Float[Array, "P S"]
@@ -67,7 +67,7 @@ def horizon(epoch: int) -> float:
 
 
 class Blocks(eqx.Module):
-    """Row numbers of the blocks, their inverse Cholesky factors, and the largest jitter."""
+    """The row numbers and inverse Cholesky factors of all blocks, and the largest jitter."""
 
     rows: Int[Array, "blocks B"]
     inverse: Float[Array, "blocks B B"]
@@ -79,12 +79,12 @@ class SDD(AbstractIterativeSolver):
     """Stochastic dual descent for A α = b with A = K + Σ; each step needs B rows of A.
 
     By default no parameter needs tuning. The rows are divided once into random blocks of `batch_size` rows.
-    Each step chooses a block I and subtracts from the coordinates of this block the vector
+    Each step chooses a block I of rows, and subtracts the following vector from the coordinates of the block:
 
-        δ = (A_II)⁻¹ (A_I z − b_I),
+        δ = (A_II)⁻¹ (A_I z − b_I)
 
-    which minimises the dual objective ½ αᵀAα − αᵀb over the block. Without momentum, the objective falls at
-    every step. Momentum and averages extend over a horizon: 1 epoch at first, and later at most a third of
+    This step minimises the dual objective ½ αᵀAα − αᵀb over the block. Without momentum, the objective falls
+    at every step. Momentum and averages extend over a horizon: 1 epoch at first, and later at most a third of
     the past epochs. The run estimates rᵀA⁻¹r for the residual r. If the estimate grows, the run returns to
     the state with the smallest estimate and halves the horizon.
 
@@ -102,12 +102,12 @@ class SDD(AbstractIterativeSolver):
     batch_size : int
         The number B of rows in a step.
     step_size : float or None
-        The step size β; None = exact block steps. The papers state the product βN
-        for N rows; it is 50 for most UCI data sets.
+        The step size β. By default, the solver takes exact steps on blocks. Papers on this method state the
+        product βN for N rows, which is 50 for most UCI data sets.
     momentum : float
         The momentum ρ in [0, 1), used only with a `step_size`.
     averaging : float
-        The rate r in (0, 1] of averages, used only with a `step_size`; 1 = no averages.
+        The rate r in (0, 1] of the average ᾱ, used only with a `step_size`. If r is 1, ᾱ is the last α.
     check_every : int
         The number of epochs between two measurements of the residual on all rows.
     """
@@ -123,7 +123,7 @@ class SDD(AbstractIterativeSolver):
         if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
             raise ValueError("batch_size, epochs and check_every must be at least 1")
         if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ValueError(f"step_size must be positive and finite, or None, but is {self.step_size}")
+            raise ValueError(f"step_size must be None or a positive finite number, but is {self.step_size}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, but is {self.momentum}")
         if not 0 < self.averaging <= 1:
@@ -213,7 +213,6 @@ class SDD(AbstractIterativeSolver):
         return state.mean
 
     def peak_bytes(self, n_rows: int, n_columns: int, n_inputs: int, itemsize: int) -> int:
-        """Return the peak bytes of the states and of the inverse factors of all blocks."""
         B, more = min(self.batch_size, n_rows), 0
         if self.by_blocks:
             more = (itemsize * -(-n_rows // B) + 8 * WIDE_BLOCKS) * B**2
@@ -224,12 +223,9 @@ class SDD(AbstractIterativeSolver):
 
 
 def _factorised(operator: KernelOperator, rows: Int[np.ndarray, "blocks B"], damping: float) -> Blocks:
-    """Return blocks with the inverse Cholesky factors of A_II, computed on the host.
-
-    Products with K have rounding errors of about eps √N times its diagonal. `damping` times this error is
-    added to the diagonal of A_II, so that steps do not amplify the error. The solution stays the same.
-    """
+    """Return blocks with the inverse Cholesky factors of A_II, computed on the host."""
     (n_blocks, B), largest = rows.shape, 0.0
+    # `damping` times the rounding error of products with K is added, so that steps do not amplify the error.
     rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
     noise = np.asarray(operator.noise, np.float64)
     factors = jnp.zeros((n_blocks, B, B), operator.dtype)

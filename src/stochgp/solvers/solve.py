@@ -45,9 +45,8 @@ def solve(
 
     Iterative solvers estimate the residual from the rows of each step. The residual is measured on all rows
     if the estimate is within the tolerance, every `check_every` epochs, and at the end. For each column, the
-    result is the measured point with the lowest dual objective ½ αᵀAα − αᵀb.
-
-    Raises ValueError for mismatched shapes and for a tolerance that is not positive.
+    result is the measured point with the lowest dual objective ½ αᵀAα − αᵀb. Raises ValueError for mismatched
+    shapes and for a tolerance that is not positive.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def solve(
     if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
         raise ValueError(f"b must have {operator.size} rows and at least one column, but has shape {shape}")
     if start is not None and np.shape(start) != shape:
-        raise ValueError(f"start must have the shape {shape} of b, but has shape {np.shape(start)}")
+        raise ValueError(f"start has the shape {np.shape(start)}, but the shape of b is {shape}")
     if not np.all(np.asarray(tolerance) > 0):
         raise ValueError(f"tolerance must be positive, but is {tolerance}")
     with jax.enable_x64(True), within(time_limit):
@@ -180,7 +179,6 @@ class _Run:
         return float(np.sqrt(distances.max())) if np.all(np.isfinite(distances)) else np.inf
 
     def _promising(self, estimate: Float[np.ndarray, " S"]) -> bool:
-        """Return True if the residual may be within the tolerance."""
         if self.solver.knows_residual:
             return self._within(estimate)
         return self.epoch >= self.not_before and self._within(self.share * estimate)

@@ -49,11 +49,7 @@ _START = b'{"__metadata__":{"stochgp":'  # the start of a file after 8 bytes wit
 
 
 def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
-    """Yield a temporary file that replaces `path` if the block ends without an error.
-
-    A symbolic link is kept and its target is replaced. The permissions of an old file are kept. Raises
-    ValueError if `path` is not a regular file or its folder does not exist, and OSError if writing fails.
-    """
+    """Yield a temporary file, which replaces `path` if the block ends without an error."""
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         kind = "is a folder, not a file" if target.is_dir() else "is a device or a pipe, not a regular file"
@@ -96,10 +92,7 @@ def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike 
 
 
 def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:
-    """Write `tree` and `metadata` (JSON values) to a file; an error keeps the old file.
-
-    Raises ValueError for unsupported values, such as user-defined functions.
-    """
+    """Write `tree` and `metadata` (JSON values) to a file; an error keeps the old file."""
     tensors: dict[str, np.ndarray] = {}
     structure = encode(tree, tensors)
     _write(path, tensors, {"structure": structure, "metadata": dict(metadata)})
@@ -158,7 +151,6 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 digest of JSON text and arrays."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name])
@@ -276,7 +268,6 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 def _default(kind: Any, argument: str) -> Any:
-    """Return the default value of a constructor argument, or None."""
     parameter = inspect.signature(kind.__init__).parameters.get(argument)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
@@ -310,7 +301,7 @@ def _find(name: str, allowed: tuple[str, ...]) -> Any:
             found = getattr(importlib.import_module(module), attribute, None)
             if callable(found) and _public_name(found, allowed) == name:
                 return found
-    raise ValueError(f"the file refers to {name!r}, which this version does not have or does not load")
+    raise ValueError(f"the file refers to {name!r}, which this version of stochgp cannot load")
 
 
 def _allows(allowed: tuple[str, ...], module: str) -> bool:

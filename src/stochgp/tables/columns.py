@@ -44,10 +44,9 @@ class Caution(str):
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column with its kind; a column without values has the kind "number".
+    """A column of a table; a column without values has the kind "number".
 
-    `values` [N] are numbers in float64 (NaN if missing), texts as Arrow strings, or times as int64 numbers of
-    microseconds since 1970.
+    `values` [N] are float64 numbers (NaN if missing), Arrow strings, or int64 microseconds since 1970.
     """
 
     name: str
@@ -87,7 +86,7 @@ def table_columns(table: Any) -> dict[str, Any]:
     if is_array(table):
         array = np.asarray(unmasked(table))
         if array.ndim != 2:
-            raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
+            raise ValueError(f"expected a data frame or an array [N, D], but got the shape {array.shape}")
         columns = {f"x{j}": array[:, j] for j in range(array.shape[1])}
     else:
         try:
@@ -197,7 +196,6 @@ def is_missing(value: Any) -> bool:
 
 
 def _read(name: str, raw: Any) -> Column:
-    """Return a column from any container."""
     if isinstance(raw, np.ndarray):
         kind = raw.dtype.kind
         if kind in "biuf":

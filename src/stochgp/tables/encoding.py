@@ -27,7 +27,7 @@ STAND_INS = 32  # known categories that replace a new category
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encoder that turns tables into float64 matrices [N, D] with rules of the training table.
+    """Rules, learned from a training table, that turn tables into float64 matrices [N, D].
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class TableEncoder:
         True: columns are matched by name. False: columns are matched by position, and no column is dropped.
     missing : "auto" or "refuse"
         "auto": the median of the training column replaces missing or infinite numbers and missing times. A
-        missing or new text has no category. A 0/1 column marks missing values if the training column also
-        had missing values. Constant and repeated columns are dropped. "refuse": missing values are errors;
-        no column is dropped.
+        missing or new text has no category. A 0/1 column marks missing values if the training column had
+        missing values. Constant and repeated columns are dropped.
+        "refuse": missing values are errors, and no column is dropped.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -67,7 +67,7 @@ class TableEncoder:
             rule = _useful(rule, column, alike) if imputes and named else rule
             useful.append(_without_leak(rule, column, targets))
         if all(rule.kind == "dropped" for rule in kept):
-            raise TableError(f"the table has no useful column: {kept[0].name!r}: {kept[0].note}")
+            raise TableError(f"the table has no useful column; {kept[0].name!r} is {kept[0].note}")
         rules = kept if all(rule.kind == "dropped" for rule in useful) else useful
         return cls(tuple(rules), named, missing)
 

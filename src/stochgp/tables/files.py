@@ -157,7 +157,7 @@ def column_names(path: str | os.PathLike) -> list[str]:
 
 
 class TooNarrowError(Exception):
-    """Error for a text file if later values of a column need a wider type than earlier values."""
+    """Error for a column of a text file whose later values need a wider type."""
 
     def __init__(self, name: str, wider: pa.DataType = TEXT):
         super().__init__(f"column {name!r} needs {wider}")
@@ -267,7 +267,6 @@ def _csv_form(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 @functools.lru_cache
 def _encoding(file: Path, size: int, changed: int) -> str:
-    """Return the encoding; `size` and `changed` identify the version of the file."""
     for encoding in ("utf8", "cp1252"):
         decoder = codecs.getincrementaldecoder(encoding)()
         with contextlib.suppress(UnicodeDecodeError), pa.input_stream(str(file)) as stream:

@@ -33,15 +33,13 @@ MOST_NAMED = 8  # rows in a warning
 class Fingerprints:
     """N rows of counts, packed as bits for the Tanimoto kernel; `pack` builds the object.
 
-    A row of 1,024 bits takes 140 bytes.
-
     Parameters
     ----------
     levels : tuple of int
         The number of bits of each column: its largest count among the training rows.
     words : float32 array [N, W]
-        The packed rows, with 31 bits per number. The last number of a row is the sum of the row's counts
-        beyond `levels`.
+        The packed rows, with 31 bits per number. The last number of a row is the sum of max(count − level, 0)
+        over all columns.
     """
 
     levels: tuple[int, ...]
@@ -57,7 +55,7 @@ class Fingerprints:
         X = checked_counts(X, whole=True)
         levels = tuple(map(int, X.max(axis=0).toarray().ravel())) if levels is None else levels
         if X.shape[1] != len(levels):
-            raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]}")
+            raise ValueError(f"expected fingerprints of {len(levels)} columns, but got {X.shape[1]} columns")
         if sum(levels) > MOST_ELEMENTS:
             what = f"the sum of the largest counts of all columns is {sum(levels)}"
             raise ValueError(f"{what}; a packed row has at most {MOST_ELEMENTS} bits")
@@ -100,7 +98,7 @@ class Morgan:
     n_bits : int
         The number of columns; a hash assigns fragments to columns. The default is the same as in RDKit.
     counts : bool
-        True: count each fragment. False: a fragment that occurs counts as 1.
+        True: count how often a fragment occurs. False: a fragment that occurs counts as 1.
     chirality : bool
         True: mirror images are different fragments.
     skip_unreadable : bool
@@ -161,17 +159,14 @@ class FingerprintEncoder:
 
     @property
     def named(self) -> bool:
-        """True if rows are read from a column by name."""
         return self.column is not None
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the numbers of a packed row."""
         return (*(f"word {i}" for i in range(n_words(sum(self.levels)))), "further counts")
 
     @property
     def described(self) -> str:
-        """Description for the summary of a model."""
         if self.column is None:
             kind = "bits" if max(self.levels, default=0) <= 1 else "counts"
             return f"fingerprints of {len(self.levels)} {kind}"
@@ -191,7 +186,6 @@ class FingerprintEncoder:
         return packed.words
 
     def unknown(self, X: Any) -> tuple[str, ...]:
-        """Return []: other columns are ignored or have no names."""
         return ()
 
 
@@ -204,7 +198,9 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
     if not scipy.sparse.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2 or X.dtype.kind not in "biuf":
-            raise ValueError(f"expected fingerprints [N, D] of numbers, but got {X.dtype} of shape {X.shape}")
+            raise ValueError(
+                f"fingerprints must be an array [N, D] of numbers, but have the dtype {X.dtype} and the shape {X.shape}"
+            )
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"expected fingerprints [N, D] with N and D above 0, but got the shape {X.shape}")
     X = scipy.sparse.csr_array(X)
@@ -215,7 +211,9 @@ def checked_counts(X: Any, whole: bool = False) -> Any:
     if bad.any():
         first = int(np.argmax(bad))
         row, column = int(np.searchsorted(X.indptr, first, side="right")), X.indices[first] + 1
-        raise ValueError(f"{what}, but the value in row {row}, column {column} is {X.data[first]} (from 1)")
+        raise ValueError(
+            f"{what}, but the value in row {row}, column {column} is {X.data[first]} (rows and columns count from 1)"
+        )
     return X
 
 
@@ -334,7 +332,7 @@ def refuse_further_counts(words: np.ndarray) -> None:
     beyond = words[:, -1] > 0  # False for NaN
     if beyond.any():
         raise ValueError(
-            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a count above the largest training count of its column; "
+            f"{int(beyond.sum())} of {len(words)} rows, the first at row {int(np.argmax(beyond)) + 1}, have a count above the largest training count in the same column; "
             "fit all rows again, or fit data.Fingerprints.pack(X, levels) with larger levels"
         )
 
@@ -345,6 +343,6 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
     if not there.all():
         which = np.flatnonzero(~there) + 1
         more = f" and {len(which) - MOST_NAMED} more" if len(which) > MOST_NAMED else ""
-        places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (from 1)"
+        places = f"data rows {', '.join(map(str, which[:MOST_NAMED]))}{more} (rows count from 1)"
         warn(f"{len(which)} molecule(s) cannot be read and are ignored: {places}", DataWarning, stacklevel=6)
     return there

@@ -52,7 +52,7 @@ _SEPARATORS = {comma: re.compile(_SPACES + (r"|\." if comma else "|,")) for comm
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read the texts of a column, depending on `kind`.
+    """Rules to read the texts of a column as numbers, booleans, times or durations.
 
     "number": the texts are numbers, perhaps with a `unit`. If `comma` is True, the decimal mark is a comma.
     For example, (5) is −5 and 1.2k is 1200. In a column without a unit, 15% is 0.15.
@@ -137,7 +137,6 @@ def day_first_of(columns: Iterable[Column]) -> bool | None:
 
 
 def _some(different: Any) -> Any:
-    """Return 200 of these texts, evenly spaced."""
     return different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
 
 

@@ -35,10 +35,11 @@ _HELD = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound for outliers: a value x with |x − m| > c s is moved nearer to the median m.
+    """A bound for outliers: values far from the median m are moved nearer to m.
 
-    z = (x − m)/s becomes sign(z) (c + log(1 + |z| − c)). At most 5 % of the training rows change. The scale s
-    is the interquartile range. If this range is 0, s is twice the median distance from m of the values ≠ m.
+    For the limit c and the scale s, z = (x − m)/s with |z| > c becomes sign(z) (c + log(1 + |z| − c)). At
+    most 5 % of the training rows change. The scale s is the interquartile range. If the interquartile range
+    is 0, s is twice the median of |x − m| over all values x ≠ m.
     """
 
     center: float
@@ -59,9 +60,8 @@ class Bound:
 class ColumnRule:
     """A rule that turns one column into numbers.
 
-    Numbers become one column, limited by `bound`; booleans become 1 or 0; times become a column for each of
-    `parts`. Texts become one 0/1 column per category, or columns with target statistics of their categories
-    (`table`).
+    Numbers become one column, in which `bound` limits outliers; booleans become 1 or 0; times become one
+    column for each of `parts`. Texts become one 0/1 column per category, or the statistics in `table`.
     """
 
     name: str
@@ -218,7 +218,6 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
 
 
 def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
-    """Return the error for a column with another kind than at fit, with the first value."""
     row = int(np.argmin(column.missing)) if row is None else row
     value, zone = column.values[row], {True: " with a time zone", False: " without a time zone"}
     held = _HELD["span" if rule.reading is not None and rule.reading.kind == "span" else rule.kind]

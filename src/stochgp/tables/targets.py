@@ -107,8 +107,10 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
 
     Parameters
     ----------
-    table, name : data frame, str
-        See `target_column`.
+    table : data frame
+        A data frame of pandas, polars or pyarrow.
+    name : str
+        The name of the column.
     """
     column = _named_column(table, name)
     if column.kind == "time":
@@ -125,7 +127,7 @@ def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) 
     found, what = np.unique(label_column(table, name)), f"target column {name!r} contains"
     if labels is not None and len(found):
         if (labels.dtype == object) != (found.dtype == object):
-            raise TableError(f"{what} text in some files and numbers in others")
+            raise TableError(f"{what} text in some files and numbers in other files")
         found = np.unique(np.concatenate([labels, found]))
     if len(found) > MAX_CLASSES:
         raise TableError(f"{what} more than {MAX_CLASSES} different labels, too many for classes")
@@ -245,11 +247,11 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
     found = np.asarray(groups)
     missing_labels(groups, "the group")
     if found.shape != (n_rows,):
-        raise ValueError(f"groups must have one entry for each of {n_rows} rows, but has shape {found.shape}")
+        raise ValueError(f"groups needs one entry for each of {n_rows} rows, but has the shape {found.shape}")
     try:
         return np.unique(found, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:
-        raise ValueError(f"groups must be all numbers or all text: {error}") from error
+        raise ValueError(f"groups must all be numbers, or must all be text: {error}") from error
 
 
 def missing_labels(labels: Any, refused: str = "") -> Bool[np.ndarray, " N"]:

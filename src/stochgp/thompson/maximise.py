@@ -150,7 +150,7 @@ def read_box(bounds: Any) -> Box:
     found = np.asarray(bounds, np.float64)
     if found.ndim != 2 or found.shape[1] != 2 or len(found) == 0:
         raise ValueError(
-            f"bounds must have the shape [D, 2], a lower and an upper bound for each input, but have {found.shape}"
+            f"bounds must have the shape [D, 2], with a lower and an upper bound for each input, but have the shape {found.shape}"
         )
     bad = ~(np.isfinite(found).all(axis=1) & (found[:, 0] < found[:, 1]))
     if bad.any():
@@ -165,7 +165,7 @@ def read_points(X: Any, box: Box | None = None) -> Float[np.ndarray, "n D"]:
     """Read finite rows and clip them to the box. Raises ValueError for points outside."""
     found, D = np.asarray(X, np.float64), "D" if box is None else box.shape[1]
     if found.ndim != 2 or 0 in found.shape or found.shape[1] != D != "D":
-        raise ValueError(f"points must have the shape [n, {D}] with n ≥ 1, but have {found.shape}")
+        raise ValueError(f"points must have the shape [n, {D}] with n ≥ 1, but have the shape {found.shape}")
     refuse_not_finite(found)
     if box is None:
         return found

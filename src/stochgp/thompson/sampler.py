@@ -36,40 +36,44 @@ class ThompsonSampler:
 
     Each point of a batch maximises a function that is drawn from the posterior of a Gaussian process. `tell`
     adds observations to the posterior with `KernelGPRegressor.update`. `best_y_` is the best observation.
-    `best_x_` is the point of this observation, or the index of this point in `candidates`. `history_` has an
-    entry for each call of `tell`. `model_` is the fitted estimator, or None before the first `tell`.
+    `best_x_` is the point with the observation `best_y_`, or the index of the point in `candidates`.
+    `history_` has an entry for each call of `tell`. `model_` is the fitted estimator, or None before the
+    first `tell`.
 
-    Raises ValueError if both or none of `bounds` and `candidates` are set, and for invalid numbers. Without a
-    `learner`, `kernel` must be a kernel object, not a name, and `noise_variance` must be set.
+    Raises ValueError for invalid numbers, and unless exactly one of `bounds` and `candidates` is set. Without
+    a `learner`, `kernel` must be a kernel object, not a name, and `noise_variance` must be set.
 
     Parameters
     ----------
     kernel : AbstractKernel or str
-        A kernel object with hyperparameters. With a `learner`, also the name of a kernel.
+        A kernel object with hyperparameters or, with a `learner`, the name of a kernel.
     bounds : array [D, 2], optional
         A lower and an upper bound for each input.
     candidates : array [C, D], optional
-        A finite set of points instead of `bounds`. `ask` then returns indices of points that have not been
+        A finite set of points instead of `bounds`. `ask` returns indices of candidates that have not been
         observed. With the Tanimoto kernel, each candidate is a fingerprint: a row of counts.
     noise_variance : float, optional
-        The noise variance σ² of observations; None = learned.
+        The noise variance σ² of observations. None: the `learner` estimates σ².
     solver : str or AbstractSolver
         "auto", "cholesky", "cg", "sdd", or an object from `stochgp.solvers`.
     batch_size : int
         Number of points per batch.
     learner : str or AbstractLearner, optional
-        None = fixed hyperparameters. A learner (see `KernelGPRegressor`) learns the hyperparameters at the
-        first `tell`, and again whenever the number of rows has doubled.
+        None: hyperparameters stay fixed. A learner (see `KernelGPRegressor`) learns the hyperparameters at
+        the first `tell`, and again whenever the number of rows has doubled.
     maximize : bool
         True: look for the maximum. False: look for the minimum.
-    rounds, proposals, steps : int
-        The number of starts for each function; for each start, the numbers of random points and of Adam
-        steps.
+    rounds : int
+        The number of starts for each function.
+    proposals : int
+        The number of random points from which each start is chosen.
+    steps : int
+        The number of Adam steps from each start.
     memory_limit : str or int, optional
-        A string such as "1GB", or a number of bytes; None = the memory in use plus half of the available
-        memory.
+        A string such as "1GB", or a number of bytes. The default is the memory in use plus half of the
+        available memory.
     dtype : "float32" or "float64"
-        The dtype of rows and kernel.
+        The dtype of the rows and of kernel matrices.
     random_state : int
         The random seed. With the same seed, equal observations give equal points.
     checkpoint : path, optional
@@ -95,7 +99,7 @@ class ThompsonSampler:
 
     def __post_init__(self) -> None:
         if (self.bounds is None) == (self.candidates is None):
-            raise ValueError("set either bounds, for a box, or candidates, for a finite set of points")
+            raise ValueError("set exactly one of bounds (a box) and candidates (a finite set of points)")
         for name, least in (("batch_size", 1), ("rounds", 1), ("proposals", 1), ("steps", 0)):
             if not isinstance(size := getattr(self, name), int | np.integer) or size < least:
                 raise ValueError(f"{name} is {size!r}; it must be a whole number of at least {least}")
@@ -199,7 +203,7 @@ class ThompsonSampler:
         is_whole = np.issubdtype(taken.dtype, np.integer) or taken.size == 0
         if taken.ndim != 1 or not is_whole or np.any((taken < 0) | (taken >= C)):
             raise ValueError(
-                f"with candidates, X must be an array [n] of indices from 0 to {C - 1}, but has the dtype {taken.dtype} and the shape {taken.shape}"
+                f"with candidates, X must be an array [n] of indices from 0 to {C - 1}; X has the dtype {taken.dtype} and the shape {taken.shape}"
             )
         taken = taken.astype(np.int64)
         return self.candidates[taken], taken

@@ -34,7 +34,7 @@ JITTER = 1e-8  # added to the diagonal of k(G, G), relative to its mean
 
 
 class Decoupled(eqx.Module):
-    """The process q(f) with inducing functions α for its mean and β for its covariance.
+    """The process q(f), whose mean uses inducing functions α and whose covariance uses β.
 
     With B = LLᵀ and H = I + LᵀK_βL, equations 7 and 8 of Cheng and Boots (2017) are:
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β} L H⁻¹Lᵀ k_{β,z}.
@@ -43,10 +43,14 @@ class Decoupled(eqx.Module):
 
     Parameters
     ----------
-    mean_functions, weights : InducingFunctions, array [M]
-        At most M functions α, and the weights a of these functions in the mean.
-    covariance_functions, root : InducingFunctions or None, array [P, P]
-        At most P functions β (None means that β is α), and the matrix L, any square root of B.
+    mean_functions : InducingFunctions
+        At most M functions α.
+    weights : array [M]
+        The weights a of the functions α in the mean.
+    covariance_functions : InducingFunctions or None
+        At most P functions β. If it is None, β is α.
+    root : array [P, P]
+        The matrix L, any square root of B.
     """
 
     mean_functions: InducingFunctions
@@ -178,7 +182,7 @@ class DecoupledMean(InducingProcess):
     """The process q(f) whose covariance uses inducing points Z and whose mean uses points G.
 
     The mean is k(x, G)a, and G includes Z (Salimbeni, Cheng, Boots and Deisenroth 2018, arXiv 1809.08820).
-    `NormalEquations` computes the optimal weights a for Gaussian noise, and leave-one-out residuals.
+    For Gaussian noise, `NormalEquations` computes the optimal weights a and leave-one-out residuals.
     The methods `divergence` and `left_out` use only Z.
     """
 

@@ -96,7 +96,6 @@ class InducingFunctions(eqx.Module):
         return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
     def chosen(self, indices: Int[Array, " P"]) -> "InducingFunctions":
-        """Return the functions at `indices`."""
         scales = None if self.log_scales is None else self.log_scales[indices]
         return InducingFunctions(self.points[indices], scales, jnp.asarray(indices.shape[0], jnp.int32))
 

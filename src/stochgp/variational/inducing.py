@@ -28,10 +28,9 @@ KMEANS_ROWS = 5_000  # number of rows for k-means
 
 
 class Naturals(eqx.Module):
-    """For each latent function, the natural parameters Λ = S⁻¹ and h = S⁻¹m of N(m, S).
+    """For each latent function, the natural parameters Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S).
 
-    The parameters describe q(v) = N(m, S). They are in float64 if x64 is enabled, because Λ would lose small
-    eigenvalues in float32.
+    Λ and h are float64 if x64 is enabled, because Λ would lose small eigenvalues in float32.
     """
 
     precision: Float[Array, "L M M"]  # Λ
@@ -87,10 +86,14 @@ class InducingPoints(eqx.Module):
 
     Parameters
     ----------
-    points, jitter : array [M, D] or frozen array, float
-        The inducing points Z in the units of the inputs, and ε divided by the mean diagonal of k(Z, Z).
-    mean, root : array [L, M], array [L, M, M]
-        For each latent function: the mean m, and the lower triangular square root R of the covariance of v.
+    points : array [M, D] or frozen array
+        The inducing points Z in the units of the inputs.
+    mean : array [L, M]
+        The mean m of v for each latent function.
+    root : array [L, M, M]
+        The lower triangular square root R of the covariance of v for each latent function.
+    jitter : float
+        ε divided by the mean of the diagonal of k(Z, Z).
     """
 
     points: Any
@@ -104,7 +107,7 @@ class InducingPoints(eqx.Module):
         Z = value_of(points)
         if Z.ndim != 2 or (M := Z.shape[0]) == 0:
             raise ValueError(
-                f"inducing points must have the shape [M, D] with M ≥ 1, but have {tuple(Z.shape)}"
+                f"inducing points must have the shape [M, D] with M ≥ 1, but have the shape {tuple(Z.shape)}"
             )
         mean, root = np.zeros((n_latent, M)), np.tile(np.eye(M), (n_latent, 1, 1))
         relative = 4 * M * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
@@ -158,8 +161,8 @@ class InducingPoints(eqx.Module):
 class InducingProcess(eqx.Module):
     """The process with mean w(x)·m and covariance k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
-    w(x) is L⁻¹k(Z, x). Variances are positive, because k(x, x) − ‖w(x)‖² is set to at least 4 k(x, x) times
-    the machine precision.
+    w(x) is L⁻¹k(Z, x). Variances are positive, because 4 k(x, x) times the machine precision is a lower limit
+    of k(x, x) − ‖w(x)‖².
     """
 
     kernel: Any  # k, not frozen
@@ -172,7 +175,6 @@ class InducingProcess(eqx.Module):
     gaussian_root: Float[Array, "L M M"]  # R of q(v)
 
     def across(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
-        """Return k(Z, X)."""
         return self.kernel.matrix(X, self.points).T
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
@@ -210,7 +212,6 @@ class InducingProcess(eqx.Module):
         return W, np.maximum(prior - np.sum(np.square(W), axis=0), least)
 
     def divergence_on_host(self) -> float:
-        """Return `divergence`, computed with NumPy."""
         return float(_divergence(np.asarray(self.gaussian_mean), np.asarray(self.gaussian_root)))
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
