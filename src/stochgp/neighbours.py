@@ -30,7 +30,7 @@ FIRST_LEVEL = 8  # log₂ of the smallest number of searched rows
 
 
 class Neighbours:
-    """Search for the rows of X with the smallest distance or the highest correlation.
+    """Search for the rows of X that are nearest to a point, or most correlated with it.
 
     The correlation of x and z is |k(x, z)|/√(k(x, x) k(z, z)). The search uses the kernel's `places`:
     coordinates in which nearby points have a high correlation (Kang and Katzfuss 2023). To find m rows for a

@@ -22,8 +22,8 @@ from stochgp.parameters import AbstractParameter, as_positive, value_of
 class Periodic(AbstractKernel):
     """The periodic kernel k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²).
 
-    For one input, k is the RBF kernel of the points u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ on a circle (MacKay
-    1998). The squared distance ‖u(x) − u(z)‖² is 4 sin²(π (x − z)/p) / ℓ².
+    For one input, k is the RBF kernel applied to u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, a point on a circle
+    (MacKay 1998). The squared distance ‖u(x) − u(z)‖² is 4 sin²(π (x − z)/p) / ℓ².
 
     Parameters
     ----------

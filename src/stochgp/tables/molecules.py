@@ -144,7 +144,7 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Encoder that packs counts, or the SMILES in the `column` of a table, into rows of bits."""
+    """Encoder of molecules as rows of bits, from fingerprints or from the SMILES in `column` of a table."""
 
     levels: tuple[int, ...]
     column: str | None = None
