@@ -56,7 +56,7 @@ CASES = {
 }
 
 
-FEW = [name for name in CASES if name not in ("gaussian", "student, row noise", "student, shifted")]
+FEW = [name for name in CASES if name not in ("gaussian", "student, row noise", "student, shifted", "negative binomial")]
 
 
 @pytest.fixture(params=some_of(CASES, FEW))
@@ -227,8 +227,8 @@ def test_rows_do_not_depend_on_one_another(case):
     y = targets(case)
     for of, args in ((density, (mean,)), (expected, (mean, variance))):
         whole = of(case.likelihood, *map(jnp.asarray, (y, *args, X)))
-        part = of(case.likelihood, *(jnp.asarray(a[1:3]) for a in (y, *args, X)))
-        np.testing.assert_allclose(part, whole[1:3], rtol=1e-12)
+        others = of(case.likelihood, *(jnp.asarray(a[[3, 1, 2, 2]]) for a in (y, *args, X)))
+        np.testing.assert_allclose(others, np.asarray(whole)[[3, 1, 2, 2]], rtol=1e-12)
 
 
 def test_frozen_parameters_do_not_train(case):

@@ -195,8 +195,8 @@ def test_posteriors_of_one_kernel_agree():
 
 @pytest.mark.parametrize("name", GLOBAL)
 def test_functions_have_the_posterior_mean_and_variance(name):
-    """Within 4 standard errors of S draws."""
-    posterior, S = made(name), 256
+    """Within 4 standard errors of S draws; functions of a mixture are drawn one by one."""
+    posterior, S = made(name), 100 if name == "kernel mixture" else 256
     functions = posterior.functions(S, key=jax.random.key(3))
     assert functions.n_samples == S
     values = np.asarray(jax.jit(lambda X: functions(X))(jnp.asarray(NEAR)))
