@@ -56,7 +56,11 @@ CASES = {
 }
 
 
-FEW = [name for name in CASES if name not in ("gaussian", "student, row noise", "student, shifted", "negative binomial")]
+FEW = [
+    name
+    for name in CASES
+    if name not in ("gaussian", "student, row noise", "student, shifted", "negative binomial")
+]
 
 
 @pytest.fixture(params=some_of(CASES, FEW))

@@ -1,5 +1,6 @@
 """A mean from more points than the covariance has: the optimum that it is, its left-out rows, and draws of it."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +43,13 @@ def process(points):
     at = InducingPoints.of(jnp.asarray(points), jitter=1e-8)
     source = MemorySource(X, Y, WEIGHT, dtype=np.dtype(np.float64), on_device=False)
     gaussian = lower_bound(SparseGP(kernel(), at, NOISE), source)[1]
-    return at.at(*gaussian).process(kernel())
+    return eqx.filter_jit(lambda at, q, kernel: at.at(*q).process(kernel))(at, gaussian, kernel())
+
+
+@eqx.filter_jit
+def parts(process, rows):
+    """(Mean, covariance parts, variances): one program is compiled sooner than one for each operation."""
+    return process.mean(rows), process.covariance_parts(rows), process.moments(rows)[1]
 
 
 def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
@@ -51,7 +58,8 @@ def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
     made = DecoupledMean(
         *vars(base).values(), jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE)
     )
-    assert_allclose(made.mean(jnp.asarray(NEW)), base.mean(jnp.asarray(NEW)), atol=1e-6)
+    mine, others = (parts(one, jnp.asarray(NEW))[0] for one in (made, base))
+    assert_allclose(mine, others, atol=1e-6)
 
 
 def test_points_at_all_rows_give_the_exact_posterior_mean():
@@ -88,18 +96,20 @@ def test_draws_have_the_decoupled_mean_and_the_covariance_of_the_inducing_points
     )
     prior = lambda rows: jnp.zeros((len(rows), 7))
     key, new = jax.random.key(0), jnp.asarray(NEW)
-    moved = jax.jit(lambda x: made.correction(prior, 7, key=key)(x) - base.correction(prior, 7, key=key)(x))
-    assert_allclose(moved(new), np.repeat(np.asarray(made.mean(new) - base.mean(new)), 7, axis=1), atol=1e-9)
-    for mine, others in zip(made.covariance_parts(new), base.covariance_parts(new), strict=True):
-        assert_allclose(mine, others)
-    assert_allclose(made.moments(new)[1], base.moments(new)[1])
-    assert np.abs(made.mean(new) - base.mean(new)).max() > 0.01
-    draw = made.correction(prior, 7, key=key)
-    one = lambda x: draw(x[None])[0, 3]
-    x = new[0]
-    forward, backward, H = jax.jit(lambda x: (jax.jacfwd(one)(x), jax.grad(one)(x), jax.hessian(one)(x)))(x)
+    (mean, *mine), (plain, *others) = (jax.tree.map(np.asarray, parts(one, new)) for one in (made, base))
+    jax.tree.map(assert_allclose, mine, others)
+    assert np.abs(mean - plain).max() > 0.01
+
+    @jax.jit
+    def drawn(new):
+        draw, one_of_base = (process.correction(prior, 7, key=key) for process in (made, base))
+        one = lambda x: draw(x[None])[0, 3]
+        slopes = [derivative(one)(new[0]) for derivative in (jax.jacfwd, jax.grad, jax.hessian)]
+        return draw(new) - one_of_base(new), slopes
+
+    moved, (forward, backward, H) = drawn(new)
+    assert_allclose(moved, np.repeat(mean - plain, 7, axis=1), atol=1e-9)
     assert_allclose(forward, backward, rtol=1e-9)  # in both modes
-    H = np.asarray(H)
     assert_allclose(H, H.T, atol=1e-8 * np.abs(H).max())
 
 
