@@ -1,6 +1,6 @@
 """Malformed and extreme inputs to fit and predict: a one-line error, or finite answers with a variance above 0.
 
-STOCHGP_FUZZ=500 tries that many instead of 20, and prints how many of them reached predict.
+STOCHGP_FUZZ=500 tries that many instead of 12, and prints how many of them reached predict.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from stochgp.tables.files import TooNarrowError
 from stochgp.tables.targets import holds_classes
 
 ASKED = os.environ.get("STOCHGP_FUZZ")
-EXAMPLES = int(ASKED or "20")
+EXAMPLES = int(ASKED or "12")
 LEAST_SHARE = 0.5  # of inputs that must reach predict
 ROWS = (1, 2, 3, 12, 40)  # few shapes, as each is compiled once
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,8 +111,13 @@ def correlations(kernel, Z, X):
     with jax.enable_x64(True):
         kernel = cast(getattr(kernel, "value", kernel), jnp.float64)
         Z, X = jnp.asarray(Z), jnp.asarray(X)
-        scale = np.sqrt(np.outer(kernel.diag(Z), kernel.diag(X)))
-        return np.asarray(kernel.matrix(Z, X)) / scale
+        matrix, *variances = _parts(kernel, Z, X)
+        return np.asarray(matrix) / np.sqrt(np.outer(*variances))
+
+
+@eqx.filter_jit
+def _parts(kernel, Z, X):
+    return kernel.matrix(Z, X), kernel.diag(Z), kernel.diag(X)
 
 
 def at(values, found):

@@ -78,7 +78,7 @@ def test_the_default_kernel_gp_predicts_as_well_as_the_oracle(n, dtype):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_default_kernel_gp_finds_the_process(seed):
     """The noise variance within 4 standard errors of its estimate from n − (effective parameters) residuals."""
-    n = 1000
+    n = 500
     X, y, _, _ = drawn(n, seed)
     K = matern32(X, X)
     spent = np.trace(np.linalg.solve(K + NOISE**2 * np.eye(n), K))  # effective parameters of f

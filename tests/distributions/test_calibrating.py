@@ -23,8 +23,8 @@ def test_recalibration_helps_on_other_rows(spread):
 
 
 def test_calibrated_predictions_are_left_as_they_are():
-    """In about 99 of 100 draws; here in at least 57 of 60, 4 standard errors away."""
-    assert sum(PITRecalibration.fit(*rows(150, 1.0, seed)) is None for seed in range(60)) >= 57
+    """In about 99 of 100 draws; here in at least 28 of 30, 4 standard errors away."""
+    assert sum(PITRecalibration.fit(*rows(150, 1.0, seed)) is None for seed in range(30)) >= 28
 
 
 def test_what_cannot_be_recalibrated_is_refused():

@@ -5,6 +5,8 @@ No test's import hook is at work, and no flag of XLA. Only packages can be impor
 
 import importlib.metadata
 import re
+import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -73,16 +75,21 @@ def fit_at_defaults(name):
 
 
 def run_the_readme():
-    """Its Python blocks, in order in one namespace."""
-    names = {}
-    blocks = re.findall(
-        r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    for block in blocks:
+    """Its Python blocks, in order in one namespace, and its commands as `python -m` runs them."""
+    names, text = {}, README.read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         exec(block, names)
     low, high = names["interval"].T
     inside = np.mean((low <= names["y_test"]) & (names["y_test"] <= high))
     assert abs(inside - 0.9) < 3 * (0.9 * 0.1 / len(low)) ** 0.5 and len(names["mean"]) == len(low)
+    commands = re.findall(r"^stochgp .*$", text, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        sys.argv = shlex.split(command)
+        try:
+            runpy.run_module("stochgp", run_name="__main__")
+        except SystemExit as ended:
+            assert not ended.code, command
 
 
 if __name__ == "__main__":
