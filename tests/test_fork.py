@@ -28,7 +28,8 @@ def in_child(calls):
     with os.fdopen(reader) as pipe:
         print(pipe.read())
     os.waitpid(pid, 0)
-fit = lambda: stochgp.FeatureGPRegressor("linear", random_state=0).fit(X, X[:, 0])
+learner = stochgp.learners.FullBatch(epochs=1)
+fit = lambda: stochgp.FeatureGPRegressor("linear", learner=learner, random_state=0).fit(X, X[:, 0])
 in_child([fit])
 model = fit()
 model.save(sys.argv[1])
