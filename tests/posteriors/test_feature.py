@@ -1,5 +1,6 @@
 """The posterior of a feature GP against the dense formulas, and its function samples."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK, FOLDS
 
+_moments = eqx.filter_jit(moments_of_rows)
 sizes = pytest.mark.parametrize(("n", "M"), [(12, 4), (5, 9)])
 
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("strict_double")
 
 def _posterior(n, M, *, dtype=jnp.float64, weight=None):
     toy, gp = make_toy(n), make_gp(M=M, dtype=dtype)
-    s = spectrum(moments_of_rows(gp, rows_of(toy, dtype=dtype, weight=weight)))
+    s = spectrum(_moments(gp, rows_of(toy, dtype=dtype, weight=weight)))
     posterior = FeaturePosterior.of(gp.features, s, float(gp.variance), float(gp.noise_variance))
     return posterior, gp, toy, jnp.asarray(np.random.default_rng(5).normal(size=(8, 2)), dtype)
 
@@ -73,7 +75,7 @@ def test_errors_of_left_out_rows_are_those_of_posteriors_without_their_fold(grou
     data = Data(np.asarray(toy.X), np.asarray(toy.y), weight, group)
     variances = float(gp.variance), float(gp.noise_variance)
     of = lambda rows: FeaturePosterior.of(
-        gp.features, spectrum(moments_of_rows(gp, rows_of(rows, weight=rows.weight))), *variances
+        gp.features, spectrum(_moments(gp, rows_of(rows, weight=rows.weight))), *variances
     )
     asked = np.arange(3, n, 2)
     found = of(data).errors_of_left_out(asked, data, variances[1])

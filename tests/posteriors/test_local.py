@@ -33,7 +33,7 @@ def _exact(gp, X, y, weight, Z):
     with jax.enable_x64(True):
         X, Z = (jnp.asarray(part, jnp.float64) for part in (X, Z))
         K, across = np.asarray(matrix(gp.kernel, X, X)), np.asarray(matrix(gp.kernel, X, Z))
-        prior = np.asarray(gp.kernel.diag(Z))
+        prior = np.diagonal(matrix(gp.kernel, Z, Z))
     A = K + np.diag(float(gp.noise_variance) / weight)
     return across.T @ np.linalg.solve(A, y), prior - np.sum(across * np.linalg.solve(A, across), axis=0)
 
