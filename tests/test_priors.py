@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from grams import matrix as _matrix
 from random_features import features, random_features
 from sweeps import some_of
 
@@ -16,7 +17,7 @@ from stochgp.kernels import dense
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions
 from stochgp.storage.trees import load_tree, save_tree
-from tests.kernels.test_contract import FEW, KERNELS, D, _matrix
+from tests.kernels.test_contract import FEW, KERNELS, D
 
 N_SE = 4.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)

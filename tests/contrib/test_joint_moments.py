@@ -24,8 +24,7 @@ def test_moments_of_sets_are_those_of_the_posterior(name):
     for sets in (Z, FAR):
         mean, covariance = values(moments, sets)
         assert mean.shape == (3, 4) and covariance.shape == (3, 4, 4)
-        both = posterior.mean_and_variance(sets.reshape(-1, D))
-        wanted = (np.reshape(part, (3, 4)) for part in both)
+        wanted = (np.reshape(part, (3, 4)) for part in posterior.mean_and_variance(sets.reshape(-1, D)))
         for rows, m, C, expected, variance in zip(sets, mean, covariance, *wanted, strict=True):
             assert_allclose(m, expected, rtol=1e-7, atol=1e-8)
             assert np.linalg.eigvalsh(C).min() > -1e-9

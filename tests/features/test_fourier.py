@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix as _matrix
 from scipy.stats import kstest
 
 from stochgp import features, kernels
 from stochgp.features.fourier import orthogonal_rows
 from stochgp.parameters import frozen, partition
-from tests.kernels.test_contract import _matrix
 
 D, N_KEYS, N_SE = 3, 1000, 5.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)

@@ -45,13 +45,6 @@ def test_is_the_inverse_root_form():
         assert np.all(np.diag(gram) <= 1.7 * (1 + 1e-6))
 
 
-def test_all_rows_as_landmarks_give_the_kernel():
-    with jax.enable_x64(True):
-        kernel, X = kernels.Matern32(), _rows(20)
-        gram = _gram(features.Nystrom.init(kernel, X, 20, key=KEY), X)
-        np.testing.assert_allclose(gram, matrix(kernel, X, X), atol=1e-8)
-
-
 @pytest.mark.parametrize("lengthscale", [0.1, 1.0, 100.0])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_float32_survives_singular_landmark_matrices(lengthscale, repeated):

@@ -61,11 +61,6 @@ def _rows(n, seed=0, dtype=jnp.float32):
 
 
 @eqx.filter_jit
-def _matrix(kernel, X, Z):
-    return kernel.matrix(X, X) if Z is None else kernel.matrix(X, Z)
-
-
-@eqx.filter_jit
 def _pairs(kernel, X, Z):
     return jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(Z))(X)
 
@@ -181,13 +176,6 @@ def test_values_have_the_dtype_of_the_rows(name):
         for dtype in (jnp.float32, jnp.float64):
             for found in jax.eval_shape(values, _rows(4, dtype=dtype)):
                 assert (found.dtype, found.weak_type) == (dtype, False)
-
-
-@sweep
-def test_a_kernel_is_a_pytree(name):
-    kernel = KERNELS[name]()
-    leaves, structure = jax.tree.flatten(kernel)
-    assert eqx.tree_equal(jax.tree.unflatten(structure, leaves), kernel)
 
 
 @pytest.mark.parametrize("name", some_of(SMOOTH_AT_ZERO, [name for name in FEW if name in SMOOTH_AT_ZERO]))

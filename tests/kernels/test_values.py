@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from grams import matrix
 from scipy.special import gamma, kv
 
 from stochgp import kernels, networks
 from stochgp.kernels.base import points, squared_distances
-from tests.kernels.test_contract import _matrix as matrix
 from tests.kernels.test_contract import _pairs, _prepared
 
 L = np.array([0.5, 1.0, 2.0])

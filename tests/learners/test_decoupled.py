@@ -150,16 +150,6 @@ def values(gp, Z):
 moments = eqx.filter_jit(lambda gp, X: gp.process().moments(X))
 
 
-def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
-    """The optimum of Titsias (2009): S̃ = K A⁻¹ K, m̃ = K A⁻¹ k y/σ², A = K + k Λ kᵀ, Λ = ρ/σ²."""
-    gp = mirrored(coupled(), np.arange(N), 1.0)
-    K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
-    A = K + across @ np.diag(weight) @ across.T
-    m, S = values(gp, X[:5])
-    assert_allclose(m, K @ np.linalg.solve(A, across @ (weight * y)), rtol=1e-7)
-    assert_allclose(S, K @ np.linalg.solve(A, K), rtol=1e-6, atol=1e-9)
-
-
 def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
     """S⁻¹ ← (1−γ)S⁻¹ + γ(K⁻¹ + cPΛPᵀ), S⁻¹m ← (1−γ)S⁻¹m + γcPΛy (algorithms 2.4), a plain loop of ten steps."""
     gp, K = coupled(), gram(X[:5], X[:5])

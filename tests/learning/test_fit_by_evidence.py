@@ -246,16 +246,6 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
         assert taken == list(range(first, steps[-1]))
 
 
-def test_a_run_killed_while_rates_are_tried_starts_again(tmp_path):
-    learner = SCGD(**ALONE | {"learning_rate": None, "epochs": 20})
-    gp = make_gp(M=5, dtype=jnp.float32)
-    with pytest.raises(KilledError):
-        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=stop_at(2, KilledError()))
-    _assert_same(
-        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), fit(learner, gp, _data(), key=KEY)
-    )
-
-
 @pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
 def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     path, gp, key, learner, data = (
@@ -294,14 +284,6 @@ def test_an_interrupt_keeps_the_best_so_far(entry):
     assert not found.converged
     assert found.nlml <= _fit("scgd").history[0]["nlml"]
     np.testing.assert_allclose(found.nlml, _dense_nlml(found.gp, _data()), rtol=1e-5, atol=1e-6)
-
-
-def test_a_time_limit_keeps_the_best_so_far():
-    gp, learner = make_gp(M=5, dtype=jnp.float32), SCGD(**ALONE | {"learning_rate": None, "epochs": 10**6})
-    found = fit(learner, gp, _data(), key=KEY, time_limit=0.5)
-    assert found.result is RESULTS.time_limit
-    assert not found.converged
-    assert found.nlml <= _fit("scgd").history[0]["nlml"]
 
 
 # Divergence

@@ -167,15 +167,6 @@ def test_a_row_left_out_in_closed_form_is_a_row_that_was_never_there():
         assert_allclose(z[i], (y[i] - mean[0]) / np.sqrt(variance[0] + NOISE), rtol=1e-9)
 
 
-def test_the_optimum_has_no_gradient():
-    gp = optimal(model())
-    slope = jax.jit(jax.grad(lambda q: elbo(eqx.tree_at(lambda g: g.approximation, gp, q), rows(), N)))(
-        gp.approximation
-    )
-    assert_allclose(slope.mean, 0, atol=1e-9)
-    assert_allclose(slope.root, 0, atol=1e-9)
-
-
 def test_bounds_of_batches_are_unbiased():
     gp = drawn(model())
     count = _generator.uniform(0.5, 2, N)
