@@ -32,7 +32,7 @@ MORE = {
     "cubic": lambda: kernels.Linear(0.5) * kernels.Linear() * kernels.Linear(active_dims=[1, 2]),
 }
 ALL = KERNELS | MORE
-sweep = pytest.mark.parametrize("name", some_of(ALL, [*FEW, "sums-multiplied", "cubic"]))
+sweep = pytest.mark.parametrize("name", some_of(ALL, [*FEW, "linear", "sums-multiplied", "cubic"]))
 
 
 @pytest.fixture(autouse=True)
