@@ -16,7 +16,7 @@ from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import HurdleRegressor, classifier, members, pool, regressor, targets
 from stochgp.pools.targets import frequent
 
-N = 1_000
+N = 400
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (N, 2))
 RAINS = GENERATOR.uniform(size=N) < 0.2 + 0.6 * (X[:, 0] > 0)
@@ -33,6 +33,7 @@ def _quick_members():
         patched.setattr(regressor, "REGRESSORS", known)
         for names in ("MEMBERS", "MEMBERS_OF_FEW"):
             patched.setattr(regressor, names, ("linear",))
+        patched.setattr(regressor, "MIN_ROWS_HELD_OUT", N)  # few rows take as many seconds as N³
         patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.CLASSIFIERS["smooth"]})
         patched.setattr(members, "FEW", few)
         yield
