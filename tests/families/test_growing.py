@@ -77,13 +77,12 @@ def test_the_first_call_is_a_fit_and_a_file_on_the_way_changes_no_bit(whole, tmp
 @pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
 def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     """By plain NumPy: the covariance is k − Q + k_xz A⁻¹ k_zx, A = K + K_zf K_fz/σ²; the mean that of ridge regression on functions of its own, or of the same."""
-    learner = STREAM["learner"] if approximation == "svdgp" else IVSGPR(100, 4)
-    model = SparseGPRegressor(**SETTINGS | {"learner": learner, "likelihood": "gaussian"}).fit(
-        X[:100], y[:100]
-    )
+    is_decoupled = approximation == "svdgp"
+    given = STREAM if is_decoupled else STREAM | {"learner": IVSGPR(100, 4), "n_inducing": 9}
+    model = SparseGPRegressor(**given, likelihood="gaussian").fit(X[:100], y[:100])
     assert model.plan_["q"]["choice"] == "optimal"
     posterior, process = model._fitted.posterior, model._fitted.posterior.process
-    assert isinstance(process, DecoupledMean) == (approximation == "svdgp")
+    assert isinstance(process, DecoupledMean) == is_decoupled
     learned = float(model._fitted.stream.gp.noise_variance)  # a stream goes on with it
     rows, z = model._fitted.inputs.transform(X[:100]), (y[:100] - y[:100].mean()) / y[:100].std()
     scaled = lambda a: np.asarray(a, np.float64) / np.asarray(model.kernel_.lengthscale, np.float64)
@@ -94,7 +93,7 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
     unexplained = k(rows, rows) - across.T @ np.linalg.solve(K, across)
     variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
     mean = across.T @ np.linalg.solve(A, across @ z) / learned
-    if isinstance(process, DecoupledMean):
+    if is_decoupled:
         points = process.mean_points[: model.plan_["n_inducing_mean"]["choice"]]  # beside those of weight 0
         own, share = k(points, rows), model.fit_report_["mean_noise"]
         right = own @ own.T + share * learned * (k(points, points) + JITTER * signal * np.eye(len(points)))
