@@ -90,8 +90,8 @@ def test_evaluate_leaves_out_rows_without_a_target(tmp_path, capsys):
     assert code == 0 and out == expected[1] and "3 of 83 rows" in err and err.count("\n") == 1
 
 
-def process(arguments, stdout=subprocess.PIPE, **environment):
-    command = [sys.executable, "-m", "stochgp", *map(str, arguments)]
+def process(*arguments, stdout=subprocess.PIPE, **environment):
+    command = [sys.executable, *map(str, arguments)]
     found = subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, env=os.environ | environment, text=True, timeout=120
     )
@@ -99,13 +99,14 @@ def process(arguments, stdout=subprocess.PIPE, **environment):
 
 
 def test_a_reader_that_has_left_and_a_device_that_is_not_there_are_one_line(folder):
-    arguments = ["evaluate", folder / "model", folder / "t.csv"]
     reader, writer = os.pipe()
     os.close(reader)
-    code, _, err = process(arguments, writer)
+    prints = "import sys; from stochgp.cli import commands; commands.app = lambda *_, **__: print(1); "
+    code, _, err = process("-c", prints + "sys.exit(commands.main())", stdout=writer)
     os.close(writer)
     assert (code, err) == (1, "stochgp: standard output was closed before the end of the output\n")
-    code, out, err = process(arguments, JAX_PLATFORMS="cuda")
+    arguments = ["-m", "stochgp", "evaluate", folder / "model", folder / "t.csv"]
+    code, out, err = process(*arguments, JAX_PLATFORMS="cuda")
     assert code == 1 and out == "" and err.count("\n") == 1 and "JAX_PLATFORMS is 'cuda'" in err
 
 

@@ -129,13 +129,14 @@ def test_leave_one_out_learns_with_them_whatever_their_names_and_the_order_of_ro
 
 
 @pytest.mark.parametrize("settings", [{}, {"solver": "cg"}, {"solver": "local"}], ids=str)
-def test_intervals_of_new_groups_hold_their_rows(settings):
+def test_intervals_of_new_groups_hold_their_rows(settings, monkeypatch):
     """Rows of a group are near each other and share an offset, three quarters of the variance around f, which the kernel given takes for noise.
 
     Of 100 groups, 95 % intervals hold 89 to 99 % of the rows of new ones: their share has the standard error √(.05 · .95/400) of as many groups, and that of c,
     √(2/100)/2 of the reach of an interval. c = (1 + nz̄²)/(1 + n) is that of n = 100 groups: of the posterior that has it z̄² is z̄²/c, so that another
     would be 1 + (1 − 1/c)/(1 + n); a local posterior finds its own again.
     """
+    monkeypatch.setattr("stochgp.posteriors.kernel.NEIGHBOURS", 64)
     generator = np.random.default_rng(0)
     group = np.arange(500).repeat(5)
     X = generator.uniform(-2, 2, (500, 2))[group] + 0.05 * generator.normal(size=(2500, 2))

@@ -244,8 +244,9 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
     assert "time_order" not in read_of(FileSource.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
 
 
-def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
+def test_a_fit_takes_blocks_of_time_as_it_takes_groups(monkeypatch):
     """To the bit; and its plan says so, and what the other choice is."""
+    monkeypatch.setattr("stochgp.posteriors.kernel.NEIGHBOURS", 16)
     X, y = table()
     learner = LeaveOneOut(epochs=1, n_neighbours=8)
     of = lambda **more: KernelGPRegressor("matern12", learner=learner, random_state=0, **more)

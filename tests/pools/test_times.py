@@ -59,6 +59,7 @@ def test_a_kernel_gp_is_refitted_on_all_rows(monkeypatch):
     y = 0.01 * TIMED[:, 0] + np.sin(TIMED[:, 1]) + 0.1 * GENERATOR.normal(size=N)
     monkeypatch.setattr(regressor, "weigh", lambda *_: alone("kernel_by_blocks", "given"))
     monkeypatch.setattr(weights, "best_width", lambda *_: 2.0)
+    monkeypatch.setattr("stochgp.posteriors.kernel.NEIGHBOURS", 16)
     found = GPRegressor(members=["kernel"], random_state=0).fit(TIMED, y)
     assert list(found.estimators_) == ["kernel_by_blocks"]
     one = found.estimators_["kernel_by_blocks"]
