@@ -60,6 +60,14 @@ FITS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees():
+    with pytest.MonkeyPatch.context() as patched:
+        few = dataclasses.replace(mean_function.BOOSTING, n_trees=60, rate=0.3, depth=5, patience=10)
+        patched.setattr(mean_function, "BOOSTING", few)
+        yield
+
+
 PAIRS = [("linear", name) for name in FITS] + [("trees", name) for name in ("exact", "sparse student")]
 
 
@@ -68,7 +76,7 @@ PAIRS = [("linear", name) for name in FITS] + [("trees", name) for name in ("exa
     params=some_of(PAIRS, [("linear", "exact"), ("linear", "sparse"), ("trees", "exact")]),
     ids=" ".join,
 )
-def pair(request):
+def pair(request, _few_trees):
     """(With the mean function, the same of the rest, the function)."""
     mean, make = request.param[0], FITS[request.param[1]]
     values = LINE(X) if mean == "linear" else TreeMean.fit(Data(X, Y))[1]
