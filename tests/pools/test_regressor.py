@@ -167,6 +167,7 @@ def fold_out(kernel, rows, fold):
     """Log densities by a kernel GP that is given the rows of other folds in the units of the fit."""
     of_fit, density = kernel._fitted, np.empty(len(rows))
     base = getattr(of_fit.posterior, "base", of_fit.posterior)
+    gram = jax.jit(lambda A, B: base.system.kernel.matrix(A, B))
     for k in np.unique(fold):
         seen, part = rows.take(fold != k), rows.take(fold == k)
         Z, z = (
@@ -174,7 +175,7 @@ def fold_out(kernel, rows, fold):
             of_fit.targets.transform(seen.y),
         )
         Z, new = Z
-        K = lambda A, B: np.asarray(base.system.kernel.matrix(A, B))
+        K = lambda A, B: np.asarray(gram(A, B))
         with jax.enable_x64(True):
             A = K(Z, Z) + np.diag(np.full(len(Z), float(base.noise.level)) / seen.weights)
             mean = K(new, Z) @ np.linalg.solve(A, z)
@@ -225,8 +226,9 @@ def test_one_member_on_request_and_members_of_the_user():
 
 def test_counts_of_a_likelihood_of_counts_are_predicted_by_one_member():
     counts = np.random.default_rng(0).poisson(np.exp(0.5 * F)).astype(float)
-    settings = {"likelihood": "poisson", "learner": SVGP(steps=40, batch_size=128)}
-    own = {str(n): SparseGPRegressor("rbf", n_inducing=n, **settings) for n in (20, 10)}
+    learner = lambda rate: SVGP(steps=40, batch_size=128, learning_rate=rate)
+    settings = {"likelihood": "poisson", "n_inducing": 20}
+    own = {str(rate): SparseGPRegressor("rbf", learner(rate), **settings) for rate in (0.03, 0.1)}
     found = GPRegressor(members=own, random_state=0).fit(X, counts)
     assert len(found.estimators_) == 1 and "counts" in found.plan_["members"]["why"]
     assert found.predict_distribution(NEW).is_discrete
