@@ -21,6 +21,8 @@ from stochgp.parameters import cast, positive
 from stochgp.variational import InducingPoints
 
 N, D = 12, 2
+_gram = eqx.filter_jit(lambda kernel, X: kernel.matrix(X, X))
+_moments = eqx.filter_jit(lambda gp, X: gp.process().moments(X))
 KERNELS = {"rbf": lambda: RBF([0.8, 1.3], 1.7), "sum": lambda: Linear(0.4) + Constant(0.9)}
 
 
@@ -73,7 +75,7 @@ def test_bound_is_below_the_probability_of_all_labels_and_near_it():
     rows = Data(rows.X, rows.y, np.ones(3))
     with jax.enable_x64(True):
         bound, _, _ = bound_and_gradient(gp, rows)
-        K = np.asarray(gp.kernel.matrix(rows.X, rows.X))
+        K = np.asarray(_gram(gp.kernel, rows.X))
     # Φ(s f) averaged over N(0, K) is the probability of an orthant under N(0, K + I).
     sign = np.where(rows.y > 0.5, 1.0, -1.0)
     exact = np.log(multivariate_normal(np.zeros(3), (K + np.eye(3)) * np.outer(sign, sign)).cdf(np.zeros(3)))
@@ -85,7 +87,7 @@ def test_no_other_gaussian_has_a_higher_bound():
     gp = _model(Bernoulli(), KERNELS["rbf"], rows)
     with jax.enable_x64(True):
         best, _, sites = bound_and_gradient(gp, rows)
-        K = np.asarray(gp.kernel.matrix(rows.X, rows.X))
+        K = np.asarray(_gram(gp.kernel, rows.X))
     m, R = (part[0] for part in gaussian_of(np.linalg.solve(np.linalg.cholesky(K), K), sites))
     nodes, weights = np.polynomial.hermite_e.hermegauss(32)
     L = np.linalg.cholesky(K)
@@ -117,9 +119,8 @@ def test_model_predicts_as_the_best_gaussian_at_inducing_points_in_any_order():
     found = fit(VGP(spread=1.0), gp, source, key=jax.random.key(0))
     with jax.enable_x64(True):
         _, gradient, sites = bound_and_gradient(found.gp, rows.wide())
-        process = found.gp.process()
-        mean, variance = (np.asarray(part)[:, 0] for part in process.moments(rows.X))
-        K = np.asarray(found.gp.kernel.matrix(rows.X, rows.X))
+        mean, variance = (np.asarray(part)[:, 0] for part in _moments(found.gp, rows.X))
+        K = np.asarray(_gram(found.gp.kernel, rows.X))
     beta, r = (part[:, 0] for part in sites)
     S = np.linalg.inv(np.linalg.inv(K) + np.diag(beta))
     np.testing.assert_allclose(mean, S @ r, atol=1e-3)
