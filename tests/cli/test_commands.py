@@ -245,7 +245,9 @@ def test_without_a_model_s_name_members_are_pooled_and_labels_are_classes(
     smooth = member(stochgp.SparseGPClassifier, "rbf", 8, learner=SVGP(steps=20, batch_size=64))
     monkeypatch.setattr("stochgp.pools.regressor.REGRESSORS", QUICK_MEMBERS)
     monkeypatch.setattr("stochgp.pools.classifier.CLASSIFIERS", {"smooth": smooth})
-    monkeypatch.setattr("stochgp.pools.classifier.SHORTER_FOLDS", 1)  # other numbers of steps are compiled too
+    monkeypatch.setattr(
+        "stochgp.pools.classifier.SHORTER_FOLDS", 1
+    )  # other numbers of steps are compiled too
     arguments = ["fit", folder / "table.csv", "--out", tmp_path / "m", "--json", "--quiet"]
     code, out, err = run(capsys, *arguments, "--target", "late", "--set", "members=kernel")
     assert code == 2 and "members" in err

@@ -12,6 +12,7 @@ import stochgp
 from stochgp import SparseGPClassifier, SparseGPRegressor, metrics
 from stochgp.cli import main
 from stochgp.data import read_table
+from stochgp.families.default_learners import SPARSE_LEARNERS
 from stochgp.learners import SVGP
 
 QUICK = ["--set=n_inducing=8"]
@@ -19,7 +20,9 @@ QUICK = ["--set=n_inducing=8"]
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr("stochgp.families.classifier.CLASSIFIER", SVGP(16, 20, 0.03))
+    learner = SVGP(16, learning_rate=0.1, steps=60)  # as many for any number of rows: one program
+    monkeypatch.setattr("stochgp.families.classifier.CLASSIFIER", learner)
+    monkeypatch.setitem(SPARSE_LEARNERS, "svgp", learner)
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +162,9 @@ def test_labels_are_counted_over_all_files(tmp_path, capsys):
     (tmp_path / "rows").mkdir()
     for part in (0, 1):
         path = tmp_path / "rows" / f"{part}.csv"
-        path.write_text(cells([f"name {2 * part + i % 2}" for i in range(60)]))
+        path.write_text(cells([f"name {part + i % 2}" for i in range(60)]))
     arguments = ["fit", tmp_path / "rows", "--target", "y", "--model", "sparse", "--out", tmp_path / "m"]
-    assert len(fitted_labels(capsys, arguments)) == 4
+    assert len(fitted_labels(capsys, arguments)) == 3
 
 
 def fitted_labels(capsys, arguments):
