@@ -303,14 +303,6 @@ def test_the_sampled_divergence_of_the_mean_is_unbiased_in_value_and_in_every_gr
     assert_allclose(np.mean([float(value(J)) for J in every]), mean_divergence(gp), rtol=1e-12)
 
 
-def test_the_gradient_by_a_is_the_papers_with_its_factor():
-    gp, J = made(), jnp.asarray([1, 3], jnp.int32)
-    q = gp.approximation
-    K = gram(of(q.mean_functions), of(q.mean_functions))
-    found = _by_columns(gp, sampled_mean_divergence)(J).approximation.weights
-    assert_allclose(found, 5 / 2 * K[:, [1, 3]] @ np.asarray(q.a)[[1, 3]], rtol=1e-11)
-
-
 @pytest.mark.parametrize("spread", [False, True])
 def test_estimates_from_batches_are_unbiased(spread):
     """All 15 batches of 2 of 6 rows, with all pairs of columns of 3 functions."""

@@ -152,9 +152,6 @@ def test_row_weights_are_repeated_rows(n, M):
     assert_close(_value_and_gradient(gp, weighted), _value_and_gradient(gp, repeated))
 
 
-# Units
-
-
 # Refit
 
 

@@ -26,13 +26,7 @@ def target(X):
 
 
 def sampler(**settings):
-    given = {
-        "bounds": BOUNDS,
-        "noise_variance": 1e-4,
-        "batch_size": 4,
-        **QUICK,
-        "dtype": "float64",
-    }
+    given = {"bounds": BOUNDS, "noise_variance": 1e-4, "batch_size": 4, **QUICK, "dtype": "float64"}
     return ThompsonSampler(WIDE, **given | settings)
 
 
