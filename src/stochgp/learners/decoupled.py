@@ -47,7 +47,9 @@ class AbstractGrowing(AbstractBatchLearner):
         self.check_common("growth")
         rate = self.mirror_rate
         if rate is not None and not callable(rate) and not 0 < rate <= 1:
-            raise ValueError(f"mirror_rate is {rate}; it must be a function, or a number above 0 and at most 1")
+            raise ValueError(
+                f"mirror_rate is {rate}; it must be a function, or a number above 0 and at most 1"
+            )
 
     def peak_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         q: Any = gp.approximation
