@@ -212,6 +212,11 @@ class Data:
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
     @property
+    def groups(self) -> np.ndarray | None:
+        """The groups, or None if all rows are in one group, which cannot be held out."""
+        return None if self.group is None or len(np.unique(self.group)) < 2 else self.group
+
+    @property
     def columns(self) -> list[np.ndarray]:
         """The columns of inputs, targets and groups."""
         return [*self.X.T, self.y, *([] if self.group is None else [self.group])]

@@ -161,7 +161,7 @@ def fit_members(
         vars(member)["_checks_targets"] = False
         if isinstance(candidates[name], GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # to warn, and to find dates
-        groups = rows.group if takes_groups(name, candidates) else None
+        groups = rows.groups if takes_groups(name, candidates) else None
         try:
             # Only the first member warns about the rows; other members would repeat these warnings.
             with (
@@ -221,7 +221,7 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
     vars(again)["_checks_targets"] = False
     vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
-        again.fit(rows.X, rows.y, rows.weight, groups=rows.group)
+        again.fit(rows.X, rows.y, rows.weight, groups=rows.groups)
     raise_interrupt_of(again)
     return again
 

@@ -261,7 +261,7 @@ class HurdleRegressor(PosteriorRegressor):
                 members[name] = clone(member)
                 vars(members[name])["_checks_targets"] = False
                 members[name].set_params(random_state=context.seed(name), time_limit=time_limit, **shared)
-                members[name].fit(part.X, targets, part.weight, groups=part.group, **context.of_member(name))
+                members[name].fit(part.X, targets, part.weight, groups=part.groups, **context.of_member(name))
                 if name == "at_value":  # the model also needs the regressor
                     raise_interrupt_of(members[name])
             share = float(np.average(at, weights=rows.weights))
