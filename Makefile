@@ -95,7 +95,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@echo "installing stochgp and its dependencies into $(VENV); this takes a few minutes, once" >&2
 	$(INSTALL) --no-compile -e '.[test,lint]'
-	-$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null 2>&1
+	-$(BIN)/python -m compileall -q -j 0 -x '/(tests?|pip|setuptools|sphinx|babel|fontTools|docutils)/' $(VENV)/lib >/dev/null 2>&1
 	@touch $@
 
 $(ALL_READY): $(READY)

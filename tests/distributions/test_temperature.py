@@ -64,5 +64,5 @@ def test_classes_that_were_impossible_change_nothing():
 def test_few_rows_are_refused():
     with pytest.raises(ValueError, match="99 held-out rows are too few"):
         TemperatureScaling.fit(Categorical(LOGS[:99]), Y[:99])
-    with pytest.raises(ValueError, match="but has shape"):
+    with pytest.raises(ValueError, match="but has the shape"):
         TemperatureScaling.fit(Categorical(LOGS[:200]), Y[:199])

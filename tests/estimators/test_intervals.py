@@ -52,7 +52,7 @@ def test_levels_outside_are_refused(model, level):
 
 @pytest.mark.parametrize("q", [[0.0], [0.5, 1.0], [[0.5]], 1.5, [float("nan")]])
 def test_other_quantiles_are_refused(model, q):
-    with pytest.raises(ValueError, match="q must be .* between 0 and 1, but is"):
+    with pytest.raises(ValueError, match="q must be a number between 0 and 1 .*, but is"):
         model.predict_quantiles(X_NEW, q)
 
 

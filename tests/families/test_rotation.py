@@ -92,7 +92,7 @@ REFUSED = {
         N,
         "the kernel was given as an object",
     ),
-    "few rows": ({}, 300, "fewer than 400 rows"),
+    "few rows": ({}, 300, "needs at least 400 rows"),
     "one lengthscale": (
         {"kernel": "linear", "learner": FEW},
         N,

@@ -190,7 +190,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(name, fitted, tmp_path):
 REFUSED = {
     "learner": ({"learner": "svpg"}, "did you mean"),
     "n_inducing": ({"n_inducing": 0}, "n_inducing is 0"),
-    "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "set it to None"),
+    "n_inducing_mean": ({"learner": "ivsgpr", "n_inducing_mean": 9}, "set n_inducing_mean=None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
     "missing": ({"missing": "skip"}, "missing"),
@@ -216,13 +216,13 @@ def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_r
     settings = {"n_inducing": 3, "learner": SVGP(epochs=2), "random_state": 0}
     alone = SparseGPClassifier(**settings).fit(X[known], ["a", "b", "a", "b"])
     for labels in (y, np.array(y, object)):
-        with pytest.raises(ValueError, match="the label of row 3 is missing .*; 2 of 6 are"):
+        with pytest.raises(ValueError, match="the label of row 3 is missing .*; 2 of 6 values are"):
             SparseGPClassifier(missing="refuse").fit(X, labels)
         with pytest.warns(UserWarning, match="2 rows of 6 are ignored"):
             found = SparseGPClassifier(**settings).fit(X, labels)
         assert found.plan_["unused_rows"]["choice"] == 2
         np.testing.assert_array_equal(found.predict_proba(X), alone.predict_proba(X))
-    with pytest.raises(ValueError, match="the label of row 1 is missing .*; 6 of 6 are"):
+    with pytest.raises(ValueError, match="the label of row 1 is missing .*; 6 of 6 values are"):
         SparseGPClassifier().fit(X, [missing] * 6)
     with pytest.warns(UserWarning, match="2 rows of 6 are ignored"):
         numbers = SparseGPClassifier(**settings).fit(X, [0.0, 1.0, np.nan, 0.0, 1.0, np.nan])

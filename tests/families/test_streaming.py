@@ -101,7 +101,7 @@ def test_a_saved_model_goes_on_to_the_same_bits(first, tmp_path):
 def test_drift_is_in_standard_deviations_of_the_fit(first):
     with pytest.warns(
         ConvergenceWarning,
-        match=r"far from the first rows \(input column 1 by",
+        match=r"far from the first rows \(distance: input column 1",
     ):
         model = stochgp.load(first).partial_fit(X[N_FIRST:] + 3, y[N_FIRST:])
     scale = X[:N_FIRST].std(axis=0)

@@ -154,11 +154,15 @@ def test_a_far_row_leaves_all_other_predictions(solver):
     known = fitted.predict(Z)
     for far in (1e6, 1e7, 1e20, 1e38):
         other = copy.deepcopy(fitted)
-        with pytest.warns(UserWarning, match=r"1 new row.*the first is row 2, input column 2 is 1e\+"):
+        with pytest.warns(
+            UserWarning, match=r"1 new row.*in the first, row 2, input column 2 was changed from 1e\+"
+        ):
             other.update([X[0], [0.0, far]], [y[0], 0.0])
         assert np.abs(other.predict(Z) - known).max() < 0.05 and other.n_rows_ == fitted.n_rows_ + 2
     for target in (1e10, 1e140):
         other = copy.deepcopy(fitted)
-        with pytest.warns(UserWarning, match=r"1 new row.*dropped.*the first is row 1, 1e\+"):
+        with pytest.warns(
+            UserWarning, match=r"1 new row.*dropped.*the first of these rows is row 1, with the target 1e\+"
+        ):
             other.update(X[:2], [target, y[1]])
         assert np.abs(other.predict(Z) - known).max() < 0.05 and other.n_rows_ == fitted.n_rows_ + 1

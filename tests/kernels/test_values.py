@@ -126,7 +126,7 @@ def test_impossible_kernels_and_rows_are_refused():
         kernels.Linear().matrix(rows.astype(jnp.int32), rows.astype(jnp.int32))
     with pytest.raises(ValueError, match="one number"):
         kernels.RBF(variance=[1.0, 2.0])
-    with pytest.raises(ValueError, match="excluded"):
+    with pytest.raises(ValueError, match="must be above 0.0 and below inf"):
         kernels.RBF(lengthscale=-1.0)
     with pytest.raises(TypeError, match="expected a kernel"):
         kernels.Sum(kernels.RBF(), 1.0)

@@ -142,7 +142,7 @@ def test_a_member_that_is_refused_is_recorded():
 def test_a_member_without_a_step_does_not_stay():
     model = pool(Idle).fit(X, Y)
     assert list(model.scores_) == ["line"]
-    assert "no step" in model.plan_["unfitted_members"]["choice"]["wavy"]
+    assert "before the first step" in model.plan_["unfitted_members"]["choice"]["wavy"]
 
 
 def killed_run(path, **settings):

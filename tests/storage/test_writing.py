@@ -118,7 +118,9 @@ def test_the_command_line_refuses_before_anything_is_learned(table, tmp_path, ca
     content, fit = table.read_bytes(), ["fit", table, "--target", "y", *MODEL]
     assert "read as an input" in refused(capsys, [*fit, "--out", table])
     assert "read as an input" in refused(capsys, [*fit, "--out", tmp_path / "m", "--checkpoint", table])
-    assert "two files" in refused(capsys, [*fit, "--out", tmp_path / "m", "--checkpoint", tmp_path / "m"])
+    assert "two different files" in refused(
+        capsys, [*fit, "--out", tmp_path / "m", "--checkpoint", tmp_path / "m"]
+    )
     os.mkfifo(tmp_path / "pipe")
     assert "pipe" in refused(capsys, [*fit, "--out", tmp_path / "pipe"])
     (tmp_path / "m").write_text("a model")

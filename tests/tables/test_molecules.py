@@ -93,7 +93,8 @@ def test_what_cannot_be_read_is_refused_by_row_or_skipped(table):
         )
     morgan, skipping = Morgan(skip_unreadable=True), KernelGPRegressor(**SETTINGS)
     with pytest.warns(
-        UserWarning, match=r"3 molecule\(s\) cannot be read and are ignored: data rows 3, 6, 8 \(from 1\)"
+        UserWarning,
+        match=r"3 molecule\(s\) cannot be read and are ignored: data rows 3, 6, 8 \(rows count from 1\)",
     ):
         skipping.fit(morgan(bad["molecule"]), Y)
     kept = np.setdiff1d(np.arange(len(Y)), [2, 5, 7])

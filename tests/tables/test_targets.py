@@ -58,7 +58,7 @@ def test_far_targets_may_be_kept(value):
 
 
 def test_codes_are_errors_where_missing_values_are():
-    with pytest.raises(ValueError, match="-9999 at data row 8; missing='keep'"):
+    with pytest.raises(ValueError, match="-9999 at data row 8; set missing='keep'"):
         model(missing="refuse").fit(X, with_value(-9999.0))
 
 
@@ -80,7 +80,7 @@ def test_a_code_in_files_is_named(tmp_path):
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": with_value(-9999.0)}).to_csv(path, index=False)
     with pytest.warns(UserWarning, match="of 60 rows of the files, 1 target.*: -9999$"):
         FeatureGPRegressor("linear", random_state=0).fit(path, "y")
-    with pytest.raises(ValueError, match="-9999; missing='keep'"):
+    with pytest.raises(ValueError, match="-9999; set missing='keep'"):
         FeatureGPRegressor("linear", missing="refuse").fit(path, "y")
 
 
@@ -168,7 +168,7 @@ def test_masked_inputs_are_missing_at_fit_and_at_predict():
 def test_masked_weights_and_groups_are_refused():
     with pytest.raises(ValueError, match="sample_weight is nan"):
         model().fit(X, Y, np.ma.masked_array(np.ones(N), MASK))
-    with pytest.raises(ValueError, match="the group of row 4 is missing .*; 3 of 60 are"):
+    with pytest.raises(ValueError, match="the group of row 4 is missing .*; 3 of 60 values are"):
         model().fit(X, Y, groups=np.ma.masked_array(np.arange(N) % 5, MASK))
 
 

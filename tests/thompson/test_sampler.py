@@ -205,8 +205,8 @@ def test_bad_observations_are_refused_and_nothing_changes(X, y, words, asked):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"bounds": None}, "either bounds"),
-        ({"candidates": INSIDE}, "either bounds"),
+        ({"bounds": None}, "exactly one of bounds"),
+        ({"candidates": INSIDE}, "exactly one of bounds"),
         ({"bounds": [[0, 1, 2]]}, r"bounds must have the shape \[D, 2\]"),
         ({"bounds": [[0, 1], [3, 3]]}, "bounds of input 2"),
         ({"batch_size": 0}, "batch_size is 0"),
