@@ -68,7 +68,7 @@ style: $(READY)
 	$(BIN)/ruff format --check .
 
 types: $(READY)
-	$(BIN)/pyright
+	$(BIN)/pyrefly check -j 1 --summary=none
 
 # The output of these two targets is shown when they end.
 contracts: $(READY)

@@ -70,7 +70,7 @@ class Rival(NamedTuple):
 
 
 def _catboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+    from catboost import CatBoostRegressor  # pyrefly: ignore[missing-import]
 
     from benchmarks.arena_inputs import text_columns
 
@@ -91,7 +91,7 @@ def _catboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 def _lightgbm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+    from lightgbm import LGBMRegressor  # pyrefly: ignore[missing-import]
 
     of = functools.partial(LGBMRegressor, verbose=-1, random_state=0, **settings)
     mean = of().fit(X, y)
@@ -100,7 +100,7 @@ def _lightgbm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 def _ngboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    from ngboost import NGBRegressor  # pyright: ignore[reportMissingImports]
+    from ngboost import NGBRegressor  # pyrefly: ignore[missing-import]
     from sklearn.tree import DecisionTreeRegressor
 
     settings = dict(settings)
@@ -118,7 +118,7 @@ def _ngboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 
 def _quantile_forest(X: Any, y: np.ndarray, settings: Settings) -> Predict:
-    from quantile_forest import RandomForestQuantileRegressor  # pyright: ignore[reportMissingImports]
+    from quantile_forest import RandomForestQuantileRegressor  # pyrefly: ignore[missing-import]
 
     model = RandomForestQuantileRegressor(random_state=0, n_jobs=-1, **settings).fit(X, y)
     return lambda X: Predicted(
@@ -195,7 +195,7 @@ def vecchia(
     X: np.ndarray, y: np.ndarray, neighbours: int
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return means and standard deviations of observations from GPBoost's Vecchia GP."""
-    from gpboost import GPModel  # pyright: ignore[reportMissingImports]
+    from gpboost import GPModel  # pyrefly: ignore[missing-import]
 
     fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
     model = GPModel(gp_coords=X, gp_approx="vecchia", num_neighbors=neighbours, **fixed)
@@ -235,7 +235,7 @@ def _exact(X: Any, y: np.ndarray, settings: Settings) -> Predict:
 
 def _xrfm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     from sklearn.model_selection import train_test_split
-    from xrfm import xRFM  # pyright: ignore[reportMissingImports]
+    from xrfm import xRFM  # pyrefly: ignore[missing-import]
 
     inputs, targets = _Standardised.of(X), _Standardised.of(y)
     parts = train_test_split(inputs(X), targets(y)[:, None], test_size=0.2, random_state=0)

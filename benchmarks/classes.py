@@ -98,7 +98,7 @@ def _ours(X: pd.DataFrame, y: np.ndarray) -> Predict:
 
 
 def _catboost(X: pd.DataFrame, y: np.ndarray) -> Predict:
-    from catboost import CatBoostClassifier  # pyright: ignore[reportMissingImports]
+    from catboost import CatBoostClassifier  # pyrefly: ignore[missing-import]
 
     levels = Levels.of(X, {})
     model = CatBoostClassifier(

@@ -134,13 +134,13 @@ def _made(side: str) -> Any:
 
         return getattr(stochgp, OURS[side])(random_state=0)
     if side == "catboost":
-        from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+        from catboost import CatBoostRegressor  # pyrefly: ignore[missing-import]
 
         return CatBoostRegressor(
             loss_function="RMSEWithUncertainty", verbose=False, allow_writing_files=False
         )
     if side == "lightgbm":
-        from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+        from lightgbm import LGBMRegressor  # pyrefly: ignore[missing-import]
 
         return LGBMRegressor(verbose=-1, random_state=0)
     from sklearn.gaussian_process import GaussianProcessRegressor

@@ -219,7 +219,7 @@ def _by_higp(
     X: np.ndarray, B: np.ndarray, name: str, length: float, share: float, until: Until
 ) -> tuple[np.ndarray, float]:
     """Solve all columns with HiGP's products and its adaptive Nyström preconditioner."""
-    import higp  # pyright: ignore[reportMissingImports]
+    import higp  # pyrefly: ignore[missing-import]
 
     given = {
         "data": np.ascontiguousarray(X.T),

@@ -48,7 +48,7 @@ def histogram_boosting(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 def catboost(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     """Fit CatBoost; its second output is a variance."""
-    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+    from catboost import CatBoostRegressor  # pyrefly: ignore[missing-import]
 
     fixed = {"loss_function": "RMSEWithUncertainty", "verbose": False, "allow_writing_files": False}
     rival = CatBoostRegressor(iterations=TREES, random_seed=0, **fixed).fit(X, y)
@@ -58,7 +58,7 @@ def catboost(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
 
 def lightgbm_quantiles(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     """Fit nine quantile levels; the others are interpolated and sorted."""
-    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+    from lightgbm import LGBMRegressor  # pyrefly: ignore[missing-import]
 
     some = LEVELS[[0, 1, 3, 9, 19, 29, 35, 37, 38]]
     fits = [LGBMRegressor(objective="quantile", alpha=float(p), verbose=-1).fit(X, y) for p in some]

@@ -151,7 +151,7 @@ def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray
     from rdkit import Chem, rdBase
     from rdkit.Chem import QED, Crippen
 
-    compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyright: ignore[reportAttributeAccessIssue]
+    compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyrefly: ignore[missing-attribute]
     there, values = [], []
     with rdBase.BlockLogs():
         for text in smiles:  # one by one to save memory

@@ -88,7 +88,7 @@ def _with_residuals(fresh: Callable[[], Any], X: np.ndarray, X_new: np.ndarray, 
 
 def _catboost(seed: int, known: Departures, new: Departures) -> Normal:
     """Predict a Gaussian with a variance for each row, and encode text with CatBoost."""
-    from catboost import CatBoostRegressor, Pool  # pyright: ignore[reportMissingImports]
+    from catboost import CatBoostRegressor, Pool  # pyrefly: ignore[missing-import]
 
     names = [name for name in known.table.column_names if _is_text(known.table, name)]
     settings = {"loss_function": "RMSEWithUncertainty", "random_seed": seed, "verbose": False}
@@ -104,7 +104,7 @@ def _catboost(seed: int, known: Departures, new: Departures) -> Normal:
 
 def _lightgbm(seed: int, known: Departures, new: Departures) -> Quantiles:
     """Fit nine quantile levels and the mean; quantiles are sorted."""
-    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+    from lightgbm import LGBMRegressor  # pyrefly: ignore[missing-import]
 
     X, X_new, texts = _coded(known, new)
     settings = {"n_estimators": BOOSTED, "learning_rate": 0.05, "random_state": seed, "verbose": -1}

@@ -137,7 +137,7 @@ class SparseGP(AbstractGP):
     @property
     def noise(self) -> AbstractNoise:
         """The noise model of the likelihood. Raises AttributeError for likelihoods without noise."""
-        return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
+        return self.likelihood.noise  # pyrefly: ignore[missing-attribute]
 
     def process(self) -> InducingProcess | DecoupledProcess:
         """Return q(f) for the present kernel parameters."""

@@ -235,7 +235,7 @@ class _AllDistances:
         from sklearn.neighbors import NearestNeighbors  # slow to load
 
         self.centre = np.median(rows, axis=0)  # centring reduces rounding errors
-        self.search = NearestNeighbors(algorithm="brute", n_jobs=-1).fit(rows - self.centre)
+        self.search: Any = NearestNeighbors(algorithm="brute", n_jobs=-1).fit(rows - self.centre)
 
     def query(self, points: Float[np.ndarray, "P D"], k: int, **_: Any) -> tuple[np.ndarray, np.ndarray]:
         return self.search.kneighbors(points - self.centre, k)

@@ -59,7 +59,7 @@ def n_processes(mesh: Mesh | None) -> int:
 def mesh_around(array: Any) -> Mesh | None:
     """Return the mesh of a distributed array, or None."""
     sharding = getattr(array, "sharding", None)
-    return sharding.mesh if isinstance(sharding, NamedSharding) else None  # pyright: ignore[reportReturnType]
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None  # pyrefly: ignore[bad-return]
 
 
 def spread(rows: T, mesh: Mesh, axis: int = 0) -> T:

@@ -144,4 +144,4 @@ def test_a_misspelt_name_is_told_the_nearest_one():
     with pytest.raises(ValueError, match="did you mean 'matern32'"):
         kernels.resolve("mattern32", 4)
     with pytest.raises(TypeError, match="'rbf'|Type-check"):
-        kernels.resolve(3, 4)  # pyright: ignore[reportArgumentType]
+        kernels.resolve(3, 4)

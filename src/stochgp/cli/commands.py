@@ -342,7 +342,7 @@ def _run(arguments: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _complain(f"note: {message}", 0)
+        warnings.showwarning = lambda message, *_, **__: _complain(f"note: {message}", 0)  # pyrefly: ignore[bad-assignment]
         try:
             app(
                 _with_stdin(arguments, stack),

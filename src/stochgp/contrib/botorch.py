@@ -3,8 +3,6 @@
 Points and values are in the original units of inputs and targets. Results have the dtype and device of the
 points; JAX computes them on its default device.
 """
-# pyright: reportMissingImports=false
-# torch, gpytorch and botorch are optional.
 
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +75,7 @@ class PosteriorModel(Model):
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
         """Return the noise variance at each point: learned, from the tensor, or 0."""
         if isinstance(observation_noise, Tensor):
-            return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
+            return observation_noise.squeeze(-1).expand(X.shape[:-1])
         if not observation_noise:
             return X.new_zeros(X.shape[:-1])
         rows, of = _numbers(X).reshape(-1, X.shape[-1]), self.estimator._fitted.mean_and_std
@@ -129,7 +127,7 @@ class _Call(torch.autograd.Function):
         return tuple(_tensor(found, X) for found in values(function, _numbers(X)))
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
         (X,) = ctx.saved_tensors
         return _tensor(pull(ctx.function, _numbers(X), *map(_numbers, slopes)), X), None
 

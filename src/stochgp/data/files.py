@@ -288,7 +288,8 @@ def _sampled(
 ) -> tuple[FileSource, np.ndarray, pa.Table, int]:
     """Add size and labels to a source; return it, a sample with hashes and n_dropped."""
     parts: list[tuple[np.ndarray, pa.Table]] = []
-    dropped, size, largest, target = list[int](), 0, np.uint64(2**64 - 1), source.target
+    dropped, names, size, target = list[int](), list[str](), 0, source.target
+    largest = np.uint64(2**64 - 1)
     for block in with_targets(source, target, missing, dropped):
         with block.placing():
             if source.kind == "class":

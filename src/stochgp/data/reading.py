@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import validate_data  # pyrefly: ignore[missing-module-attribute]
 
 from stochgp.budget import Budget
 from stochgp.context import FitContext

@@ -115,7 +115,7 @@ class Summary(NamedTuple):
         low, high = np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0))
         return Summary(total, low, high, self.mean + delta * (n / total), squares)
 
-    def standardiser(self, dtype: DTypeLike = np.float64) -> Standardiser:
+    def standardiser(self, dtype: type[np.floating] = np.float64) -> Standardiser:
         """Return mean and scale; the scale is 1 if values of a column differ only by rounding."""
         mean = np.where(self.low == self.high, self.low, self.mean)
         deviation = np.sqrt(self.squares / self.count)

@@ -115,7 +115,7 @@ class PosteriorEstimator(BaseEstimator):
         save(self, path)
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()  # pyrefly: ignore[missing-attribute]
         tags.input_tags.allow_nan = self.missing != "refuse"
         return tags
 

@@ -79,7 +79,7 @@ def uses_all_rows(estimator: Any, n_rows: int, n_latent: int) -> bool:
 
 
 def named_learner(
-    learner: Any, named: Mapping[str, Any], auto: Chosen | None = None
+    learner: Any, named: Mapping[str, Any], auto: tuple[AbstractLearner, str] | None = None
 ) -> tuple[AbstractLearner, str]:
     """Return the learner, from its name or as it is, and the reason."""
     if isinstance(learner, AbstractLearner):
@@ -128,7 +128,7 @@ def sparse_learner(
     estimator: Any, n_rows: int, is_gaussian: bool, n_latent: int = 1
 ) -> tuple[AbstractLearner, str]:
     """Return the learner of a sparse GP and the reason."""
-    auto: Chosen = SPARSE_LEARNERS["svgp"], "mini-batches work for any likelihood and any number of rows"
+    auto = SPARSE_LEARNERS["svgp"], "mini-batches work for any likelihood and any number of rows"
     if is_gaussian and n_rows <= MAX_COLLAPSED:
         why = f"with Gaussian noise and at most {MAX_COLLAPSED:,} rows, the collapsed bound is fast"
         auto = COLLAPSED, why

@@ -198,7 +198,7 @@ class FeatureGPRegressor(FamilyRegressor):
         if not 0 <= forget <= 1:
             raise ValueError(f"forget must be between 0 and 1, but is {forget!r}")
         if "_fitted" not in vars(self):
-            return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
+            return self.fit(X, y, sample_weight)
         with open_fit(self, None, None) as context:
             fitted = self._fitted
             rows = further_rows(self, X, y, sample_weight, context)
@@ -221,7 +221,7 @@ class FeatureGPRegressor(FamilyRegressor):
         map_key, sample_key = split_key(context.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
-        given = {"n_inputs": data.n_inputs, "X_sample": on_device(sample), "dtype": self.dtype}
+        given = dict[str, Any](n_inputs=data.n_inputs, X_sample=on_device(sample), dtype=self.dtype)
         if features.is_network(self.features):
             reach = FARTHEST if data.standardized else np.inf
             given["limits"] = np.clip(data.inputs.transform(data.limits, self.dtype), -reach, reach)

@@ -144,7 +144,8 @@ def refit_on_all_rows(
         options["learning_rate"] = next((entry["rate"] for entry in first.history if "rate" in entry), None)
     epochs = max(1, round(first.n_iter / max(1, source.size // B)))
     held = dataclasses.replace(evaluator, validation_fraction=0.0)
-    again = dataclasses.replace(learner, batch_size=B, epochs=epochs, evaluator=held, **options)
+    options |= {"batch_size": B, "epochs": epochs, "evaluator": held}
+    again = dataclasses.replace(learner, **options)
     checkpoint = context.checkpoint_of("refit")
     second = fit(again, gp, source, key=context.learn_key, checkpoint=checkpoint)
     if second.result not in DONE or second.evidence is None:

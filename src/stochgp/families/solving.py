@@ -246,9 +246,9 @@ def updated(
         else:
             base: Any = old.base if isinstance(old, MixturePosterior) else old
             posterior, solved = _grown_exactly(base, new, budget)
-        if isinstance(old, MixturePosterior):
-            posterior = posterior if len(posterior.weights) > MIXTURE_ROWS else old.at(posterior)
-            found = with_posterior(found, posterior)
+            if isinstance(old, MixturePosterior):
+                posterior = posterior if len(posterior.weights) > MIXTURE_ROWS else old.at(posterior)
+                found = with_posterior(found, posterior)
     return dataclasses.replace(found, posterior=posterior), solved
 
 

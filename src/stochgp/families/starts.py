@@ -125,7 +125,7 @@ def started_sparse(
     spread = 1.0 if counts else data.spread
     if isinstance(found, str):
         noise = start_noise(found, SPARSE, spread, estimator.dtype)
-        others = {STUDENT: StudentT(START_DF, noise), "poisson": Poisson()}
+        others: dict[str, AbstractLikelihood] = {STUDENT: StudentT(START_DF, noise), "poisson": Poisson()}
         others["negative-binomial"] = NegativeBinomial(START_SHAPE)
         found = others.get(found, Gaussian(noise))
     return (Shifted(found, _prior_log_rate(data, estimator)), COUNT_VARIANCE) if counts else (found, spread)

@@ -197,7 +197,7 @@ def _fitted(
                         (by_z @ (ends[0][0] - ends[1][0]) + ends[0][1] - ends[1][1]) / 2 / DIFFERENCE
                     )
         except ValueError:  # A has no Cholesky factor
-            value, others = math.inf, 0.0
+            return 1e10, np.zeros_like(vector)
         if not math.isfinite(value + others):
             return 1e10, np.zeros_like(vector)
         return (value + others) / count.sum(), np.concatenate([by_theta, by_gamma]) / count.sum()

@@ -1,6 +1,7 @@
 """Kernels: covariance functions k(x, z) of pairs of rows."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ __all__ = [
     "Tanimoto", "Warped", "resolve",
 ]  # fmt: skip
 
-NAMED = {
+NAMED: dict[str, Callable[..., AbstractKernel]] = {
     "rbf": RBF,
     "matern12": Matern12,
     "matern32": Matern32,

@@ -96,7 +96,7 @@ class AbstractConditionals(AbstractLearner):
 
     def scored_briefly(
         self, gp: AbstractGP, source: MemorySource, seed: Seed
-    ) -> tuple[AbstractGP, Float[np.ndarray, "P P"]]:
+    ) -> tuple[Any, Float[np.ndarray, "P P"]]:
         """Take two steps on at most 4,096 rows; return the model and its Hessian."""
         plan = StepPlan(min(self.n_centres, FEW_ROWS, self.n_scored * source.size), 1, FEW_STEPS, 1, 1)
         problem = Problem(source, plan, self.prepare(gp, source, plan, seed))

@@ -322,7 +322,7 @@ def take_stretch(
         parts.append(numbers)
     means = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     if (squares := means.pop(SQUARES, None)) is not None:
-        means["loss_error"] = float(np.sqrt(max(squares - means["loss"] ** 2, 0.0) / taken))
+        means["loss_error"] = float(np.sqrt(max(squares - means["loss"] ** 2, 0.0) / taken))  # pyrefly: ignore[division-by-zero]
     state, means = agreed((state, means))
     return state, taken, means
 

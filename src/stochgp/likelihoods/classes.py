@@ -87,7 +87,7 @@ def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
     """Return n scrambled points of Sobol's sequence, strictly between 0 and 1."""
     from scipy.stats.qmc import Sobol  # slow to import
 
-    points = Sobol(dimension, scramble=True, seed=seed)  # pyright: ignore[reportCallIssue]
+    points = Sobol(dimension, scramble=True, seed=seed)
     return np.clip(points.random(n), NEAREST, 1 - NEAREST)
 
 

@@ -54,7 +54,7 @@ def when_ready(values: T) -> T:
     """Wait until the values are computed, and return them. Ctrl-C ends the wait at once."""
     begun = time.perf_counter()
     for leaf in jax.tree.leaves(values):
-        while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+        while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyrefly: ignore[missing-attribute]
             time.sleep(min(LONGEST_NAP, SHARE_OF_NAP * (time.perf_counter() - begun)))
     return values
 

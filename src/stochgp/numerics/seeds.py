@@ -40,14 +40,14 @@ def as_key(random_state: Any) -> PRNGKeyArray:
 
 def _key(seed: int) -> PRNGKeyArray:
     """Return `jax.random.key(seed)`, without compiling for the default generator."""
-    if jax.config.jax_default_prng_impl != "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
+    if jax.config.jax_default_prng_impl != "threefry2x32":  # pyrefly: ignore[missing-attribute]
         return jax.random.key(seed)
     return key_of((0, seed))
 
 
 def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
     """Return the key of two words of 32 bits."""
-    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
+    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyrefly: ignore[bad-argument-type]
 
 
 def words_of(key: PRNGKeyArray) -> tuple[int, ...]:

@@ -165,7 +165,7 @@ class KernelOperator(eqx.Module):
         S = V.shape[1]
         R = jax.tree.leaves(rows)[0].shape[0] // S
 
-        @jax.checkpoint  # pyright: ignore[reportPrivateImportUsage]
+        @jax.checkpoint
         def add(total: Array, item: PyTree) -> tuple[Array, None]:
             columns, v = item
             K = self.kernel.between(rows, columns).reshape(S, R, self.tile)

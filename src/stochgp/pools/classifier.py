@@ -170,7 +170,7 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         log_p = [predicted(members.values(), where[0])]
         seconds = sum(member.fit_seconds_ for member in members.values())
         for k in range(1, N_FOLDS if len(rows) < MIN_ROWS_HELD_OUT and fold is not None else 0):
-            part = of_known_classes(rows, SINGLE * (fold == k))
+            part = of_known_classes(rows, SINGLE * (fold == k))  # pyrefly: ignore[bad-argument-type]
             if 2.5 * seconds > deadline.left():
                 break
             if part.any():

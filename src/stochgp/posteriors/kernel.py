@@ -327,7 +327,7 @@ def mean_of(operator: KernelOperator, weights: Float[Array | np.ndarray, "R 1"],
 
 def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """Return k(X, training rows) V, summed in float64, in the dtype of V."""
-    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide=True))  # pyright: ignore[reportPrivateImportUsage]
+    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide=True))
     return product(jnp.asarray(X), V).astype(V.dtype)
 
 

@@ -103,8 +103,8 @@ class _Run:
         self.seed = words_of(batch_key)
         self.history: list[dict[str, float]] = []
         self.n_steps, self.epoch, self.n_failures, self.n_epochs = 0, 0, 0, 0
-        self.share, self.not_before = solver.measured_share, 0.0
-        self.lowest, self.scale = np.inf, None
+        self.share, self.not_before, self.lowest = solver.measured_share, 0.0, np.inf
+        self.scale: Float[np.ndarray, " S"] | None = None
         self.epoch_pace, self.check_pace = Pace(), Pace()
         self.constants: Any = None
         self.b = _padded(operator, b)

@@ -201,7 +201,7 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         return column, ""
     if column.missing.all():
         values = np.full(len(column.missing), 0 if rule.kind == "time" else np.nan)
-        return replace(column, kind=rule.kind, values=values), ""
+        return replace(column, kind=rule.kind, values=values), ""  # pyrefly: ignore[bad-argument-type]
     if column.kind == "number" and rule.reading is not None and rule.reading.digits:
         column = readings.with_digits(column)
     if column.kind == "text":
