@@ -49,7 +49,7 @@ class MemorySource(Source):
     Inputs X [N, D], targets y [N] and frequency weights [N] may be memory-mapped. y = None means no targets,
     and weight = None means weights of 1. `group` contains the group number of each row; None means that each
     row is a group. `inputs` and `targets` are standardisers; None means no change. The model receives rows in
-    `dtype`. The devices of `mesh` share the rows of each pass.
+    `dtype`. `mesh` shares the rows of each pass.
     """
 
     def __init__(

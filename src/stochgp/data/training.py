@@ -117,13 +117,13 @@ class TrainingData:
         return np.rint(found) if are_counts else found
 
     def passes(self, mesh: Mesh | None = None) -> Source:
-        """Return a source of all standardised rows; the devices of `mesh` share each pass."""
+        """Return a source of all standardised rows; `mesh` shares each pass."""
         if self.everything is None:
             return self.source(False, mesh)
         return dataclasses.replace(self.everything, mesh=mesh)
 
     def source(self, on_device: bool, mesh: Mesh | None = None) -> MemorySource:
-        """Return a source of standardised rows in memory; the devices of `mesh` share each pass."""
+        """Return a source of standardised rows in memory; `mesh` shares each pass."""
         rows, of = self.rows, {"group": self.rows.group, "dtype": np.dtype(self.dtype), "mesh": mesh}
         if on_device:
             return MemorySource(self.X, self.y, rows.weight, **of)

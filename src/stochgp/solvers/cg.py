@@ -63,7 +63,7 @@ class CG(AbstractIterativeSolver):
         The number of steps between two measurements of the residual.
     neighbours : int or None
         The number of neighbours of each row. The default is 24 for more than 3,000 rows, and otherwise 0.
-        On a mesh of devices, rows have no neighbours.
+        On a mesh, rows have no neighbours.
     """
 
     tolerance_share: ClassVar[float] = 0.5  # CG predicts worse than other solvers at the same residual
