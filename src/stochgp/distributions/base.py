@@ -171,7 +171,7 @@ class AbstractDistribution(eqx.Module):
         first, second = self._from(m, breaks)
         return m + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
-    def _from(self, m: Points, breaks: Points) -> list[Points]:
+    def _from(self, m: Points, breaks: Float64[np.ndarray, "N B"]) -> list[Points]:
         """Return E[Y − m] and E[(Y − m)²] from integrals of 1 − F above m and of F below m."""
         tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
         parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]

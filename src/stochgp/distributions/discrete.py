@@ -217,7 +217,9 @@ class Counts(AbstractDistribution):
         r, p = self.shape, self.shape / (self.shape + mu)
         return betainc(r, at + 1, p) @ w, betainc(at + 1, r, 1 - p) @ w
 
-    def _rates(self, k: PerRow | float, m: PerRow, std: PerRow) -> tuple[Float64[np.ndarray, "N J"], PerRow]:
+    def _rates(
+        self, k: PerRow | np.floating | float, m: PerRow, std: PerRow
+    ) -> tuple[Float64[np.ndarray, "N J"], Float64[np.ndarray, " J"]]:
         """Return nodes μ and weights of a trapezoid rule in z, with log μ = m + √v z."""
         sharp = std / np.sqrt(1 / (k + 1) + (0.0 if self.shape is None else 1 / self.shape))
         z = np.linspace(-FAR, FAR, math.ceil(3 * FAR * max(2.0, float(sharp.max()))) + 1)

@@ -122,7 +122,7 @@ def label_column(table: Any, name: str) -> Shaped[np.ndarray, " N"]:
     return whole if (whole == column.values).all() else column.values
 
 
-def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " C"]:
+def with_labels(labels: Shaped[np.ndarray, " C"] | None, table: Any, name: str) -> Shaped[np.ndarray, " L"]:
     """Return sorted labels, including those of a block. Raises TableError for too many."""
     found, what = np.unique(label_column(table, name)), f"target column {name!r} contains"
     if labels is not None and len(found):
