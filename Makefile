@@ -48,8 +48,8 @@ demo: $(READY)
 # with the options of users.
 test test-docs: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test test-docs: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
-# Each test process has one core, so more threads of BLAS would only wait.
-test test-docs test-all: export OPENBLAS_NUM_THREADS := 1
+# Each process of tests and each notebook has one core, so more threads of BLAS would only wait.
+test test-docs test-all docs: export OPENBLAS_NUM_THREADS := 1
 test: export CHOSEN := -m "not long"
 test: export ELSEWHERE := $(BESIDE:%=--ignore=%) $(CONTRACTS:%=--ignore=%)
 test-all: export STOCHGP_EXTRAS := 1
