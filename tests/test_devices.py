@@ -25,8 +25,8 @@ from stochgp.sharding import (
 )
 
 SCRIPT = Path(__file__).parent / "support" / "devices_worker.py"
-DEFAULT = "placing,moments,products,solves,refused,bounds,sparse"
-MORE = "sums,parts,batch_solves,kept"
+DEFAULT = "placing,moments,products,solves,refused"
+MORE = "bounds,sparse,sums,parts,batch_solves,kept"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -191,15 +191,17 @@ def test_what_no_device_shares_has_the_bits_of_one():
     assert all(one["same"] and one["rest"] for one in found.values())
 
 
+@pytest.mark.long
 def test_bounds_of_sparse_models_are_those_of_one_device():
     """The lower bound, its gradient, the optimal q(u) and the bound at any q(u), of weighted rows."""
-    found = alone()["bounds"]
+    found = alone(MORE)["bounds"]
     assert max(found) < 1e-12
 
 
-@pytest.mark.parametrize("name", some_of(["sgpr", "svgp", "classes"], ["sgpr"]))
+@pytest.mark.parametrize("name", ["sgpr", "svgp", "classes"])
+@pytest.mark.long
 def test_sparse_fits_predict_the_same_on_several_devices(name):
-    found = alone()["sparse"][name] if name == "sgpr" else alone("classes")["classes"][name]
+    found = alone(MORE)["sparse"][name] if name == "sgpr" else alone("classes")["classes"][name]
     assert max(found["far"]) < 1e-9
     none, *told = found["told"]
     assert none is None and [one["choice"]["count"] for one in told] == [4]

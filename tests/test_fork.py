@@ -40,6 +40,7 @@ model.predict(X)
 
 
 @pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="Windows does not fork")
+@pytest.mark.long
 def test_a_child_of_a_process_that_has_computed_refuses_and_one_of_another_works(tmp_path):
     arguments = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "model")]
     found = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)

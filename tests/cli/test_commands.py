@@ -205,6 +205,7 @@ def test_settings_have_the_types_of_the_parameters():
     }
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
     # A shell starts background jobs, such as a run of these tests, with interrupts ignored, and children inherit that.
     start = (

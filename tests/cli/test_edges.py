@@ -98,6 +98,7 @@ def process(*arguments, stdout=subprocess.PIPE, **environment):
     return found.returncode, found.stdout, found.stderr
 
 
+@pytest.mark.long
 def test_a_reader_that_has_left_and_a_device_that_is_not_there_are_one_line(folder):
     reader, writer = os.pipe()
     os.close(reader)

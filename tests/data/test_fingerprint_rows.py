@@ -118,6 +118,7 @@ def test_more_rows_have_the_exact_posterior_or_are_refused(solver):
 
 
 @pytest.mark.parametrize("solver", ["cg", "sdd"])
+@pytest.mark.long
 def test_stochastic_solvers_reach_the_exact_posterior(solver):
     """On the operator of packed rows; samples included."""
     settings = {"cg": solvers.CG(), "sdd": solvers.SDD(batch_size=20)}

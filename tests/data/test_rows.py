@@ -116,3 +116,11 @@ def test_a_table_exported_twice_is_learned_from_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make().fit(X, y)
+
+
+def test_rows_of_one_group_have_no_groups_to_hold_out():
+    X, y = np.zeros((4, 1)), np.arange(4.0)
+    assert Data(X, y).groups is None and Data(X, y, None, np.full(4, 7)).groups is None
+    rows = Data(X, y, None, np.array([0, 0, 1, 1]))
+    np.testing.assert_array_equal(rows.groups, rows.group)
+    assert rows.take(np.arange(2)).groups is None

@@ -126,6 +126,7 @@ def test_rows_after_a_fit_are_learned_at_its_rate():
 
 
 @pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+@pytest.mark.long
 def test_a_stream_learns_by_default(approximation):
     """400 rows in four parts: small errors, honest intervals, and no warnings."""
     model, texts = SparseGPRegressor(**SETTINGS, learner=approximation), []

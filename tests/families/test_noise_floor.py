@@ -64,6 +64,7 @@ def test_rounding_sets_a_bound_that_goes_with_the_signal():
     assert float(wide.noise_variance) < least / 1000
 
 
+@pytest.mark.long
 def test_a_rough_kernel_needs_no_noise_against_rounding():
     """What its rows leave uncertain of one another is above rounding: a solver in float32 reaches 0.01 with less noise than rounding alone would ask for."""
     data, gp = make_rows(), KernelGP(kernels.Matern32(10.0, 1e3), 1e-3)

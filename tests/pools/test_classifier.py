@@ -163,7 +163,7 @@ def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member()
     assert scores["b"]["log_loss"] < scores["a"]["log_loss"] and set(scores["a"]) == {"log_loss", "accuracy"}
 
 
-@pytest.mark.parametrize("group", [np.arange(150) % 3, np.arange(150) % 4, np.arange(150) // 3 % 2])
+@pytest.mark.parametrize("group", [np.arange(150) % 3, np.arange(150) // 3 % 2])
 def test_few_groups_have_a_fit(group):
     """If the groups are the classes, nothing is held out: no member would know all."""
     y = np.arange(150) % 3

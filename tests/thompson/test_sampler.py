@@ -62,6 +62,7 @@ def test_it_finds_the_best_point(solver, maximize):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.long
 def test_the_model_is_that_of_all_observations(solver):
     found = told(solver=SOLVERS[solver])
     X = found.ask()
