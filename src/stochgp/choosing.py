@@ -33,7 +33,7 @@ class Gain(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """The preferred challenger (or None for the default), all gains, and the reason."""
+    """The preferred alternative (None if the default is preferred), all gains, and the reason."""
 
     name: str | None
     gains: dict[str, Gain]

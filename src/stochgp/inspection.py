@@ -15,7 +15,7 @@ def importance(model: Any, X: Any) -> np.ndarray:
 
     To measure the importance of an input, the function permutes the values of this input among at most 200
     rows. The importance is the root mean square of the resulting changes of the predicted means, in target
-    units. Inputs after the first 1,000 have importance 0.
+    units. Only the first 1,000 input columns are measured; other columns have importance 0.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class Descent(eqx.Module):
     """The state of an optimiser.
 
     The size of step t is rate · decay((t − start) / (total − start)), with the fraction clipped to [0, 1].
-    If the learning rate is a function, the size is learning_rate(t) · rate.
+    If `learning_rate` is a function, the size of step t is `rate` times `learning_rate(t)`.
     """
 
     optimizer_state: list[Array]  # only the leaves, because files contain no classes of other packages

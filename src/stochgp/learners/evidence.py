@@ -53,7 +53,7 @@ class EvidenceEvaluation(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The exact moments of all rows and the scores, for the model that a run returns."""
+    """Sums over all rows (`Moments`), NLML and NLPD of the model that a run returns."""
 
     moments: Moments
     spectrum: Spectrum

@@ -212,9 +212,9 @@ class VGP(AbstractQuasiNewton):
     """L-BFGS descent on −ELBO per datum; every evaluation finds the best Gaussian q(f).
 
     Source: Opper and Archambeau (2009). The parameters of the kernel and the likelihood follow the exact
-    gradient of the ELBO (`objectives.elbo`). With N rows and L latent functions, an evaluation takes O(L N³)
-    time. The inducing points stay fixed. The learned q(u) follows from the Gaussian approximation of each
-    row's likelihood.
+    gradient of the ELBO (`objectives.elbo`). With N rows and L latent functions, an evaluation of the ELBO
+    takes O(L N³) time. The inducing points stay fixed. The learned q(u) follows from the Gaussian
+    approximation of each row's likelihood.
 
     Raises TypeError for a model without inducing points.
 

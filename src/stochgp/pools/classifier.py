@@ -58,7 +58,7 @@ SHORTER, SHORTER_FOLDS = 4, 2
 class GPClassifier(PosteriorClassifier, PoolEstimator):
     """Gaussian process classification for any table, with a mixture of several models.
 
-    The members of the pool are three classifiers: their kernels are smooth, rough and linear. With at most
+    The pool has three members: classifiers with a smooth, a rough and a linear kernel. With at most
     5,000 rows, `fit` holds out a fifth of the rows. With fewer than 1,000 rows, `fit` holds out each fifth in
     turn. With more than 5,000 rows, `fit` holds out rows as `GPRegressor` does. The probability P(y = c | x)
     is proportional to (Σ_k w_k P_k(y = c | x))^(1/T). With T = 1, the weights w_k maximise the mean of log
