@@ -251,6 +251,7 @@ def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
 
 
 @pytest.mark.parametrize("name", some_of(("poisson", "log count", "three classes"), ("three classes",)))
+@pytest.mark.long
 def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
     """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
     monkeypatch.setattr(reading, "MAX_SAMPLE", 200)

@@ -97,6 +97,7 @@ def test_a_value_is_a_likelihood_whose_parameters_are_known_or_learned():
     assert float(learned.likelihood_.shape) < 5.0
 
 
+@pytest.mark.long
 def test_transformed_targets_may_have_heavy_tails():
     """log y with a Student-t: the interval is that of log y."""
     y = np.exp(F + 0.1 * np.random.default_rng(1).standard_t(3, N))[HALF]

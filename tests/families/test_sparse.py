@@ -145,6 +145,7 @@ def test_hardly_any_rows_give_finite_numbers(few):
 
 @pytest.mark.filterwarnings("ignore:input column", "ignore:all targets are equal")
 @pytest.mark.parametrize("likelihood", ["student-t", "poisson", "negative-binomial"])
+@pytest.mark.long
 def test_other_likelihoods_of_hardly_any_rows_are_finite(likelihood):
     """Counts that are all 0 among them: their rate is small, not 0."""
     rows, _ = EDGES["equal points, a constant column"]

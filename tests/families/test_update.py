@@ -65,6 +65,7 @@ def test_update_by_solving_reaches_the_same_posterior_from_fewer_epochs(solver, 
     assert len(found.history_) - n_before < len(whole.history_)
 
 
+@pytest.mark.long
 def test_an_update_is_solved_as_exactly_as_the_fit_was():
     found = model(solvers.CG()).fit(X[:N], y[:N])
     tight = 1e-3 * found._fitted.posterior.tolerance

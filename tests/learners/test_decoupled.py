@@ -183,6 +183,7 @@ def test_functions_that_move_within_their_span_leave_q_as_it_is(moved, monkeypat
         assert_allclose(mine, before, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.long
 def test_functions_that_nearly_coincide_may_move():
     """iVSGPR on a smooth function: 20 of them within a few lengthscales, whose a are huge and alternate. Every step ends near the rows."""
     generator = np.random.default_rng(0)
@@ -213,6 +214,7 @@ def test_a_mirror_step_of_svdgp_finds_the_covariance_of_sgpr_and_leaves_the_mean
     assert_allclose(mean, 0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_ivsgpr_with_frozen_parameters_ends_near_sgprs_bound():
     """Only q and the functions move; the bound of all rows rises to at least that of SGPR's optimum at the starting functions, up to noise."""
     gp = empty(5, None)

@@ -381,6 +381,7 @@ def test_cycles_follow_while_they_gain(monkeypatch):
     assert idle.converged
 
 
+@pytest.mark.long
 def test_a_run_in_cycles_resumes_to_the_same_bits(monkeypatch, tmp_path):
     patient_plan(monkeypatch, 8)
     gp, learner = make_gp(M=5, dtype=jnp.float32), SCGD(**PATIENT)

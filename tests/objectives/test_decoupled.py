@@ -372,6 +372,7 @@ def test_values_seen_by_spread_functions_have_their_covariance():
 
 
 @pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.long
 def test_tiles_of_functions_add_up_to_all(spread, monkeypatch, traced_afresh):
     """All of the gradient, from drawn columns and from every one: five functions in tiles of two."""
     gp, some = made(spread=spread), jnp.asarray([4, 1], jnp.int32)

@@ -139,6 +139,7 @@ def test_a_decoupled_mean_is_taken_if_left_out_rows_gain_and_saved(tmp_path):
     np.testing.assert_array_equal(again.predict(rows[:5]), found.predict(rows[:5]))
 
 
+@pytest.mark.long
 def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
     rows, y = rough(400)
     few = {"n_inducing": 20, "learner": learners.SVGP(epochs=2), "random_state": 0}
