@@ -113,7 +113,7 @@ def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> t
     """Return the distance of PIT values from the uniform distribution, and √(1/(6N)).
 
     The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. For
-    N calibrated predictions, √(1/(6N)) is a usual distance. N · distance² is the Cramér–von Mises statistic.
+    N calibrated predictions, the distance is typically about √(1/(6N)). N · distance² is the Cramér–von Mises statistic.
 
     Parameters
     ----------

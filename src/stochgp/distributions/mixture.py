@@ -163,8 +163,8 @@ def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"
 class PointMass(AbstractDistribution):
     """The distribution of a constant, for mixtures such as hurdle models (Cragg 1971).
 
-    Within a distance of width/2 from `value`, the density is 1/width, comparable with continuous densities.
-    `cdf`, `quantile`, `crps` and draws ignore the width.
+    Within a distance of width/2 from `value`, the density is set to 1/width. It can then be compared with
+    densities of continuous distributions. `cdf`, `quantile`, `crps` and draws ignore the width.
 
     Parameters
     ----------

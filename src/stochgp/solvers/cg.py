@@ -41,7 +41,7 @@ class CG(AbstractIterativeSolver):
 
         y ← y + h (x − y),  s ← s + h (r − s),  h = argmin ‖s‖  (Schönauer; Weiss 1994).
 
-    The norm of s, which is the residual of y, never rises.
+    The vector s is the residual of the solution y; the norm of s never rises.
 
     The preconditioner P is the sum of FᵀF and Vecchia's approximation of K − FᵀF + D (see `Preconditioner`).
     FᵀF is a partial Cholesky factorisation of K, and D = Σ + `damping` · mean(diag(K − FᵀF)) I. If rows have
