@@ -112,8 +112,9 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
     """Return the distance of PIT values from the uniform distribution, and √(1/(6N)).
 
-    The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values. For
-    N calibrated predictions, the distance is typically about √(1/(6N)). N · distance² is the Cramér–von Mises statistic.
+    The distance is √∫ (F̂(p) − p)² dp, where F̂ is the empirical distribution function of the PIT values.
+    For N calibrated predictions, the distance is typically about √(1/(6N)). N · distance² is the
+    Cramér–von Mises statistic.
 
     Parameters
     ----------
