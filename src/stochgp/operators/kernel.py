@@ -27,8 +27,8 @@ class KernelOperator(eqx.Module):
     """The matrix A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise). `of` creates A.
 
     Right-hand sides V [P, S] have N rows of numbers and P − N rows of zeros. `pad` adds the rows of zeros,
-    and `unpad` removes these rows. A product holds one tile of T columns of K in memory. With `wide=True`,
-    products are summed in float64.
+    and `unpad` removes these rows. During a product, one tile of T columns of K is in memory. With
+    `wide=True`, products are summed in float64.
 
     Parameters
     ----------

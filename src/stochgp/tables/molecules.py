@@ -144,7 +144,7 @@ class Morgan:
 
 @dataclass(frozen=True)
 class FingerprintEncoder:
-    """Encoder of molecules as rows of bits, from fingerprints or from the SMILES in `column` of a table."""
+    """Encoder of molecules as rows of bits. The input is fingerprints, or a table with SMILES in `column`."""
 
     levels: tuple[int, ...]
     column: str | None = None
