@@ -21,12 +21,12 @@ def picture():
     found = model.predict_distribution(grid)
     figure = Figure(figsize=(7, 3.4), dpi=100, layout="constrained")
     axes = figure.subplots()
-    for level, shade in ((0.95, 0.15), (0.8, 0.22), (0.5, 0.3)):
+    for level, color in ((0.95, "#dbe6f3"), (0.8, "#b0c9e4"), (0.5, "#82a8d2")):  # opaque, as in the legend
         low, high = found.interval(level).T
-        axes.fill_between(grid["bmi"], low, high, color="#1f5fa8", alpha=shade, lw=0, label=f"{level:.0%}")
+        axes.fill_between(grid["bmi"], low, high, color=color, lw=0, label=f"{level:.0%}")
     axes.plot(grid["bmi"], found.mean, color="#1f5fa8", label="mean")
     axes.plot(X["bmi"], y, ".", color="#303030", ms=3, label="observations")
-    axes.set(xlabel="body mass index", ylabel="disease progression")
+    axes.set(xlabel="body mass index", ylabel="disease progression", ylim=(0, None))
     axes.legend(loc="upper left", ncols=2, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
