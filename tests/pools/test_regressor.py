@@ -64,6 +64,8 @@ def test_a_pool_predicts_and_has_learned_from_all_rows(default):
     truth = 10 + np.sin(2 * NEW[:, 0]) + NEW[:, 1]
     assert np.sqrt(np.mean((default.predict(NEW) - truth) ** 2)) < 0.2
     assert "weight" in default.summary() and "nlpd" in default.summary()
+    assert f"the mean of the targets: rmse {default.fit_report_['constant_rmse']:.4g}" in default.summary()
+    assert 0.8 < default.fit_report_["constant_rmse"] / np.std(Y) < 1.25
 
 
 def test_the_plan_of_a_default_pool_is_short(default):

@@ -180,6 +180,10 @@ class PoolEstimator(PosteriorEstimator):
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
             scored = "".join(f"{score} {scores[score]:.4g}, " for score in scores if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{scores['seconds']:.1f} s")
+        if "constant_rmse" in self.fit_report_:
+            lines.append(
+                f"  for comparison, the mean of the targets: rmse {self.fit_report_['constant_rmse']:.4g}"
+            )
         return with_notes(lines, notes(self.plan_, self.n_rows_))
 
     def _store(
