@@ -208,6 +208,7 @@ def interrupt(*_, **__):
 
 
 @pytest.mark.parametrize("where", ["learning", "before the solve", "in the solve"])
+@pytest.mark.long
 def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(where, monkeypatch):
     """No solve is begun after it, and nothing is warned of."""
     model = KernelGPRegressor("rbf", learner=learners.BSGD(epochs=3), random_state=0)

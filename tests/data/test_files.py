@@ -240,6 +240,7 @@ def labelled_fits(labelled, name):
 
 
 @pytest.mark.parametrize("name", some_of(LABELLED, ("poisson", "two classes")))
+@pytest.mark.long
 def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
     of_files, of_table, X = labelled_fits(labelled, name)
     assert of_files.elbo_ == of_table.elbo_ and of_files.target_name_ == LABELLED[name][0]

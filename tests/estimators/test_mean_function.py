@@ -119,6 +119,7 @@ def test_predictions_are_those_of_the_rest_with_the_line(pair):
     np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_draws_are_those_of_the_rest_with_the_line(pair):
     one, rest, m = pair
     if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions

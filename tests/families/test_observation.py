@@ -33,6 +33,7 @@ def fitted(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.long
 def test_the_likelihood_that_made_the_rows_predicts_them_better_than_gaussian_noise(name):
     y = TARGETS[name]
     gaussian = SparseGPRegressor(**QUICK).fit(X[HALF], y[HALF])

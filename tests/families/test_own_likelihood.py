@@ -42,6 +42,7 @@ def test_it_is_learned_and_predicts_in_target_units(model):
     assert np.mean((low <= Y) & (high >= Y)) == pytest.approx(0.9, abs=4 * (0.09 / 600) ** 0.5)
 
 
+@pytest.mark.long
 def test_draws_of_observations_are_of_it(model):
     draws = model.sample_y(NEW[:1], 400, include_noise=True)[0]
     found = model.predict_distribution(NEW[:1]).cdf(draws[None])[0]

@@ -107,6 +107,7 @@ def test_weights_are_counts():
         assert_array_equal(weighted.predict(X), repeated.predict(X))
 
 
+@pytest.mark.long
 def test_breast_cancer_probabilities_are_calibrated():
     rows, labels = load_breast_cancer(return_X_y=True)
     a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)

@@ -81,6 +81,7 @@ def _flat(gp):
 @pytest.mark.parametrize(
     ("n_covariance", "spread"), [(2, True), pytest.param(None, False, marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_steps_of_svdgp_ascend_the_bound_of_the_batch(n_covariance, spread):
     """Three steps of plain ascent with all columns, against finite differences of the bound: every parameter moves along its derivative."""
     learner = SVDGP(4, learning_rate=InverseRoot(1e-3), growth=2, n_columns=3, optimizer=optax.sgd)

@@ -181,6 +181,7 @@ def test_without_a_seed_a_killed_run_goes_on_with_the_seed_of_its_checkpoint(tmp
     assert_array_equal(resumed.predict(NEW), pool(random_state=seed).fit(X, Y).predict(NEW))
 
 
+@pytest.mark.long
 def test_one_estimator_goes_on_with_the_seed_of_its_checkpoint(tmp_path):
     path, make = tmp_path / "run", lambda **more: FeatureGPRegressor("rff", n_features=40, **SETTINGS, **more)
 
