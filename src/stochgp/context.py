@@ -19,7 +19,7 @@ from stochgp.numerics.seeds import as_key, fold_in, key_of, random_rows, seed_of
 from stochgp.results import RESULTS
 from stochgp.sharding import is_writer, together
 from stochgp.storage.checkpoint import key_of_run
-from stochgp.storage.trees import check_can_write
+from stochgp.storage.writing import check_can_write
 from stochgp.warning import ProgressBar, progress_bar
 
 STARTING_BYTES = 130_000_000  # needed by the first programs of every fit

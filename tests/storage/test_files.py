@@ -154,7 +154,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypat
     def fail(*arguments, **options):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(trees.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         save_tree(path, [np.zeros(3)], {})
     assert path.read_bytes() == before
@@ -211,7 +211,7 @@ def test_a_model_is_not_a_checkpoint(path):
     [
         {"function": "os:system"},
         {"function": "builtins:eval"},
-        {"function": "stochgp.storage.trees:os"},
+        {"function": "stochgp.storage.trees:json"},
         {"function": "stochgp.storage.trees:importlib"},
         {"function": "stochgp.__main__:main"},
         {"function": "jax.nn:no_such_function"},

@@ -10,7 +10,8 @@ import pytest
 from stochgp import FeatureGPRegressor, GPRegressor
 from stochgp.cli import main
 from stochgp.data import write_table
-from stochgp.storage.trees import check_can_write, load_tree, replacing, save_tree
+from stochgp.storage.trees import load_tree, save_tree
+from stochgp.storage.writing import check_can_write, replacing
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 WRITERS = {

@@ -147,7 +147,7 @@ def fit(
 
 def _check_outputs(out: str, checkpoint: str | None, read: Sequence[str | None]) -> None:
     """Raise an error if an output is not writable, is an input, or is named twice."""
-    from stochgp.storage.trees import check_can_write
+    from stochgp.storage.writing import check_can_write
 
     check_can_write(out, read)
     if checkpoint is not None:
@@ -301,7 +301,7 @@ def evaluate(
     """
     load_code(code)
     from stochgp.cli import rows
-    from stochgp.storage.trees import check_can_write, replacing
+    from stochgp.storage.writing import check_can_write, replacing
 
     if report is not None:
         check_can_write(report, (model, source))

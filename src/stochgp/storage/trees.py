@@ -1,4 +1,4 @@
-"""Atomic writing of files, and trees of modules in safetensors files.
+"""Trees of modules in safetensors files.
 
 Loading runs no code from the file. Classes and functions are from stochgp, `equinox.nn`, `jax.nn` and
 `jax.numpy`, or registered. A SHA-256 digest detects changes. The JSON header contains:
@@ -14,17 +14,14 @@ registered class                      {"class": "registered kernel:cosine", "fie
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import importlib
 import inspect
 import json
 import math
-import os
-import secrets
 import sys
 import tempfile
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +33,7 @@ import safetensors.numpy
 
 from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
+from stochgp.storage.writing import replacing
 from stochgp.version import __version__
 
 _CLASSES = ("stochgp", "equinox.nn")  # allowed packages, with their submodules
@@ -46,49 +44,6 @@ FORMAT = 2
 _HEADER = "stochgp"
 _DIGEST = ', "sha256": "'  # the last entry of the JSON header
 _START = b'{"__metadata__":{"stochgp":'  # the start of a file after 8 bytes with the length of the header
-
-
-def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
-    """Yield a temporary file, which replaces `path` if the block ends without an error."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        kind = "is a folder, not a file" if target.is_dir() else "is a device or a pipe, not a regular file"
-        raise ValueError(f"{path}: {kind}")
-    if not target.parent.is_dir():
-        raise ValueError(f"{path}: cannot be written, because there is no folder {target.parent}")
-    partial = target.with_name(f".stochgp-{secrets.token_hex(8)}.tmp")
-    try:
-        if target.exists():
-            os.close(os.open(target, os.O_WRONLY))  # raises an error if the file is not writable
-        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        mode = (target if target.exists() else partial).stat().st_mode & 0o7777
-        yield partial
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.chmod(mode)
-        partial.replace(target)
-    except OSError as error:
-        if error.filename not in (None, str(partial), str(target)):
-            raise
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # read-only file systems raise even without a file
-            partial.unlink()
-
-
-replacing = contextlib.contextmanager(_new_file)
-
-
-def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
-    """Raise an error if `path` is not writable, is an input, or is in an input folder."""
-    target = Path(os.path.realpath(path))
-    for source in filter(None, inputs):
-        there = os.path.exists(source) and target.exists()
-        if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
-            raise ValueError(f"{path} is read as an input ({source}); choose another file for the output")
-    made = _new_file(path)
-    next(made)
-    made.close()  # removes the file
 
 
 def save_tree(path: Any, tree: Any, metadata: Mapping[str, Any]) -> None:

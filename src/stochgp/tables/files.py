@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from stochgp.names import did_you_mean, quoted
-from stochgp.storage.trees import replacing
+from stochgp.storage.writing import replacing
 
 from .columns import MISSING_VALUES, TableError, is_number
 
