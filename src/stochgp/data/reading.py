@@ -80,7 +80,7 @@ def read_training_rows(
         encoder, numbers = _read_inputs_at_fit(estimator, X, targets)
     rows = Data(numbers, y, weight, group)
     rows = rows.take(without_skipped(rows.X)) if is_packed(encoder) else rows
-    if rows.group is not None and (rows.group == rows.group[0]).all():
+    if rows.group is not None and rows.groups is None:
         raise ValueError("all values of groups are equal; at least two groups are needed")
     note_columns(encoder, context)
     if rows.group is None:

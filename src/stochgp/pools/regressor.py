@@ -287,8 +287,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return alone(best, "there was no time to compare members")
         context.report["held_out_rows"] = len(predictions.y)
         record_scores(predictions, scores)
-        squares = np.square(predictions.y - predictions.constant)
-        context.report["constant_rmse"] = float(np.sqrt(np.average(squares, weights=predictions.weight)))
+        context.report["constant_rmse"] = predictions.rmse(predictions.constant)
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         others, note = without_worse_kernel(others)

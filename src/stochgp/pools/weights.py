@@ -96,6 +96,10 @@ class HeldOutPredictions:
     def y(self) -> PerRow:
         return self.rows.y
 
+    def rmse(self, mean: PerRow) -> float:
+        """Return the weighted root mean square error of predicted means."""
+        return float(np.average((self.y - mean) ** 2, weights=self.weight)) ** 0.5
+
     def take(self, i: Any) -> "HeldOutPredictions":
         """Return the predictions of some rows, without distributions."""
         names = "mean", "log_density", "weight", "cluster", "constant"
@@ -185,8 +189,7 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
             is_right = np.argmax(found.log_probabilities, axis=1) == predictions.y
             scores[name] |= {"log_loss": loss, "accuracy": average(is_right)}
         else:
-            squares = (predictions.y - predictions.mean[:, k]) ** 2
-            scores[name] |= {"nlpd": loss, "rmse": average(squares) ** 0.5}
+            scores[name] |= {"nlpd": loss, "rmse": predictions.rmse(predictions.mean[:, k])}
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
