@@ -33,7 +33,7 @@ MODULES = [name for name in api.MODULES if name != "contrib.botorch"]  # it need
 def values_of(module):
     """Name → class or function, of what the module's page of the API shows."""
     found = importlib.import_module(f"stochgp.{module}")
-    text = api.page(module, "")
+    text = api.page(module)
     shown = {name: getattr(found, name) for name in api.public(found) if f"stochgp.{module}.{name}\n" in text}
     return {name: value for name, value in shown.items() if not is_enumeration(value)}
 

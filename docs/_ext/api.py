@@ -56,13 +56,19 @@ def estimator(name: str, kind: Any) -> str:
     return f"# {name}\n\n```{{eval-rst}}\n.. autoclass:: stochgp.{name}\n{options}```\n"
 
 
-def page(module: str, about: str) -> str:
-    """Return the page of a module; what it only passes on from another one of the list stands there."""
+def heading(module: str) -> str:
+    """Return the title of a module's page and a sentence on its content."""
+    about = MODULES[module]
+    return f"# stochgp.{module}\n\n{about[0].upper()}{about[1:]}."
+
+
+def page(module: str) -> str:
+    """Return the page of a module, without names from other modules that have a page."""
     found = importlib.import_module(f"stochgp.{module}")
     others = tuple(f"stochgp.{other}." for other in MODULES if other != module)
     own = [name for name in public(found) if not f"{getattr(found, name).__module__}.".startswith(others)]
     text = "\n".join(entry(module, name, getattr(found, name)) for name in own)
-    return f"# stochgp.{module}\n\n{about[:1].upper()}{about[1:]}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
+    return f"{heading(module)}\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
 
 
 def write_pages(app: Any) -> None:
@@ -75,13 +81,11 @@ def write_pages(app: Any) -> None:
     pages["load"] = (
         "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n\n.. autofunction:: stochgp.show_versions\n```\n"
     )
-    for module, about in MODULES.items():
+    for module in MODULES:
         try:
-            pages[module] = page(module, about)
+            pages[module] = page(module)
         except ImportError:
-            pages[module] = (
-                f"# stochgp.{module}\n\n{about[:1].upper()}{about[1:]}. This site was built without what it needs: see the docstrings.\n"
-            )
+            pages[module] = f"{heading(module)} This site was built without its extra: see the docstrings.\n"
     rows = [f"| [stochgp.{name}](generated/{name}.md) | {about} |" for name, about in MODULES.items()]
     pages["modules.txt"] = "\n".join(["| module | content |", "|---|---|", *rows, ""])
     files = {folder / (name if name.endswith(".txt") else f"{name}.md"): text for name, text in pages.items()}
