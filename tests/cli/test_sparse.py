@@ -52,7 +52,7 @@ def run(capsys, *arguments):
 
 
 def fitted(capsys, table, target, *more):
-    """(report, path of the model) of a fit of column a to the target, which is made once."""
+    """Fit column a to the target, once; return the report and the path of the model."""
     model, report = table.parent / f"{target}-model", table.parent / f"{target}-report"
     if report.exists():
         return json.loads(report.read_text()), model
