@@ -23,7 +23,7 @@ def matrix(n, dtype=np.float64):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, BLOCK, BLOCK + 1, 3 * BLOCK, 4 * BLOCK - 2])
+@pytest.mark.parametrize("n", [1, BLOCK, 4 * BLOCK, 4 * BLOCK + 1, 5 * BLOCK, 6 * BLOCK - 2])
 def test_blocks_make_the_factor(n, dtype):
     A = matrix(n, dtype)
     whole = np.triu(A) + np.triu(A, 1).T
@@ -38,10 +38,10 @@ def test_blocks_make_the_factor(n, dtype):
     )
 
 
-@pytest.mark.parametrize("row", [2, BLOCK + 2, 3 * BLOCK])
+@pytest.mark.parametrize("row", [2, BLOCK + 2, 5 * BLOCK])
 def test_what_has_no_factor_gets_a_jitter(row):
     """In the first block, in a later one, in the last row."""
-    A = np.eye(3 * BLOCK + 1)
+    A = np.eye(5 * BLOCK + 1)
     A[row, row] = -1e-6
     assert factorised(lambda: A.copy()).jitter > 0
     A[row, row] = -1.0
