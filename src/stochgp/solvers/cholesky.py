@@ -18,6 +18,7 @@ from stochgp.solvers.base import SMALL, AbstractSolver, solve_bytes
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
+EXACT = 1e-10  # relative residual that needs no refinement
 REFINED = 0.5  # refinement ends if more than this share of the residual remains
 MOST_ROUNDING = 0.02  # largest rounding error as a share of the noise variance; float64 is used above it
 COMPILED_BYTES = 100_000_000  # compiled programs of products and predictions
@@ -27,9 +28,9 @@ ARRAYS, WIDE_ARRAYS = 4, 7  # arrays [N, C] during refinement: in the dtype of t
 class Cholesky(AbstractSolver):
     """The direct solver of A α = b, which computes the Cholesky factor L of A = LLᵀ in place.
 
-    For N rows, the factor needs N² numbers in the dtype of the operator. The solution is refined up to three
-    times, while the residuals fall. A factorisation that fails is repeated with more jitter on the diagonal
-    of A. `Solution.jitter` is the number that was added to the diagonal.
+    For N rows, the factor needs N² numbers in the dtype of the operator. A solution with a relative residual
+    above 1e-10 is refined up to three times. A factorisation that fails is repeated with more jitter on the
+    diagonal of A. `Solution.jitter` is the number that was added to the diagonal.
     """
 
     def factorise(self, operator: KernelOperator) -> Factor:
@@ -65,7 +66,7 @@ def refined(
     norms = np.maximum(np.linalg.norm(b, axis=0), np.finfo(np.float32).tiny)
     value = factor.solve(b).astype(np.float64)
     residuals = b - product(value)
-    for _ in range(MOST_REFINEMENTS):
+    for _ in range(MOST_REFINEMENTS if np.any(np.linalg.norm(residuals, axis=0) > EXACT * norms) else 0):
         better = value + factor.solve(residuals)
         left = b - product(better)
         fallen = np.linalg.norm(left) / max(np.linalg.norm(residuals), np.finfo(np.float64).tiny)
