@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 from scipy.optimize import minimize
+from scipy.special import digamma
 
 from stochgp import deadline
 from stochgp.choosing import FEWEST_GROUPS, Preference, prefer, too_few
@@ -164,14 +165,18 @@ def student_dispersion(
     """Fit κ of a Student-t by maximum likelihood, and 2.1 ≤ ν ≤ 1000 unless `df` fixes ν."""
     start = math.log(max(median(squares, weight), MIN_SQUARE) / 0.55)
 
-    def loss(x: np.ndarray) -> float:
-        shape = Dispersion(math.exp(x[0]), 2 + math.exp(x[1]))
-        return -float(np.average(shape.log_density(squares, np.zeros(1)), weights=weight))
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        zeta, nu = squares * math.exp(-x[0]), 2 + math.exp(x[1])
+        tail, pull = np.log1p(zeta / nu), (nu + 1) * zeta / (nu + zeta)
+        of_nu = (1 / nu + digamma(nu / 2) - digamma((nu + 1) / 2)) / 2
+        parts = 0.5 * x[0] - log_student(zeta, nu), 0.5 * (1 - pull), 0.5 * (tail - pull / nu) + of_nu
+        value, by_scale, by_df = np.average(parts, axis=1, weights=weight)
+        return value, np.array([by_scale, by_df * (nu - 2)])
 
     first = math.log((4.0 if df is None else df) - 2)
     ends = (math.log(MIN_DF - 2), math.log(MAX_DF - 2)) if df is None else (first, first)
     x0 = np.array([np.clip(start, -MAX_LOG_SCALE, MAX_LOG_SCALE), first])
-    found = minimize(loss, x0, method="L-BFGS-B", bounds=((-MAX_LOG_SCALE, MAX_LOG_SCALE), ends))
+    found = minimize(loss, x0, jac=True, method="L-BFGS-B", bounds=((-MAX_LOG_SCALE, MAX_LOG_SCALE), ends))
     return Dispersion(math.exp(found.x[0]), 2 + math.exp(found.x[1]) if df is None else df)
 
 
