@@ -25,7 +25,7 @@ from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.linalg import JITTERS, rounding_error, stacked_product, stacked_solve
 from stochgp.parameters import partition, slope_of
 
-PAIRS = 1 << 17  # maximum number of matrix entries of a thread
+PAIRS = 1 << 18  # maximum number of matrix entries of a thread
 BLOCK = 32  # number of neighbourhoods in one compiled JAX program
 WIDE_BELOW = 1e-4  # use float64 if the ratio of noise variance to mean k(x, x) is lower
 HALF_LOG_2PI = 0.9189385332046727
