@@ -46,7 +46,7 @@ class Neighbours:
     X : array [N, D]
         The rows, which must not change later. Without a kernel, standardise the inputs first.
     kernel : AbstractKernel or None
-        The kernel of the correlation. None means Euclidean distance.
+        The kernel k that defines the correlation. None: the rows with the smallest Euclidean distance.
     slack : float or None
         A k-d tree may return rows that are up to 1 + slack times as far away as the nearest rows. None means
         0 with at most 100,000 rows, and 0.5 with more rows.

@@ -69,7 +69,7 @@ class Warped(AbstractDistribution):
 
 
 class PositiveCurve(eqx.Module):
-    """A curve R that moves the probability P(Y ≤ 0) to positive values of Y.
+    """A curve R of probabilities that changes the quantiles of Y so that all are positive.
 
     Let c = P(Y ≤ 0) and h = (1 + c)/2. Then R(u) = h max(u − c, 0)/(h − c) for u < h, and R(u) = u for
     u ≥ h. Quantiles for probabilities above h do not change.

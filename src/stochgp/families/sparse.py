@@ -95,7 +95,7 @@ class SparseGPRegressor(FamilyRegressor):
         Number of inducing points of the mean. With "svgp" or "sgpr", and if the noise is Gaussian and
         constant, the mean has a closed form. This mean uses the `n_inducing` points and random rows
         (docs/methods/sparse.md). 0: the mean uses only the `n_inducing` points. None: 8 times `n_inducing`
-        for "svdgp"; otherwise at most 4,096, depending on the rows and the memory.
+        for "svdgp"; otherwise at most 4,096 (fewer for few rows or little memory).
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Other values are "gaussian", "student-t", "poisson" (for counts),

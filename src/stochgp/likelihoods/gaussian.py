@@ -63,7 +63,7 @@ class StudentT(AbstractLikelihood):
     Parameters
     ----------
     df : number or parameter
-        The degrees of freedom ν. A number is a starting value. If this value is above 2, ν stays above 2.
+        The degrees of freedom ν. A number is the starting value of ν. If it is above 2, ν stays above 2.
     noise : noise model, number or parameter
         A model of the squared scale σ² s(x), or a constant σ². A number is the starting value of σ², which
         stays above 1e-6.

@@ -32,7 +32,8 @@ SHARE_OF_TIME = 0.5  # share of the time limit of a fit for the trees
 class AbstractMeanFunction(eqx.Module):
     """A mean function m(x) in the units of the transformed targets T(y).
 
-    The GP learns T(y) − m(x). The errors of m have the covariance d(x)·d(z), where d is `deviations`.
+    The GP learns T(y) − m(x). The covariance of the errors m(x) and m(z) is d(x)·d(z). The method
+    `deviations` returns d.
 
     Parameters
     ----------
