@@ -15,6 +15,7 @@ from stochgp.data.rows import Data
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.distributions import Warped as WarpedDistribution
+from stochgp.estimators.report import shortest_lengthscales
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Gaussian, Warped
 from stochgp.likelihoods.noise import known_noise
@@ -66,6 +67,7 @@ def test_a_pool_predicts_and_has_learned_from_all_rows(default):
     assert "weight" in default.summary() and "nlpd" in default.summary()
     assert f"the mean of the targets: rmse {default.fit_report_['constant_rmse']:.4g}" in default.summary()
     assert 0.8 < default.fit_report_["constant_rmse"] / np.std(Y) < 1.25
+    assert f"contain {default.fit_report_['coverage_90']:.1%} of the held-out targets" in default.summary()
 
 
 def test_the_plan_of_a_default_pool_is_short(default):
@@ -149,6 +151,7 @@ def test_with_very_few_rows_a_kernel_gp_is_alone():
     expected = QUICK["kernel"](None, None).set_params(random_state=seed).fit(X[:n], Y[:n])
     assert list(found.estimators_) == ["kernel"] and "too few" in found.plan_["members"]["why"]
     assert_allclose(found.predict(NEW), expected.predict(NEW), rtol=1e-6)
+    assert f"{shortest_lengthscales(found.estimators_['kernel'])[0]} (kernel)" in found.summary()
 
 
 def test_few_rows_are_predicted_fold_by_fold_by_members_that_have_all(monkeypatch):

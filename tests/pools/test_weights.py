@@ -14,11 +14,12 @@ from scipy.stats import norm
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.distributions import Normal
+from stochgp.distributions import Normal, Rounded
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
 from stochgp.pools.weights import (
     HeldOutPredictions,
+    PoolWeights,
     best_width,
     pool_scores,
     stack,
@@ -198,3 +199,20 @@ def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks():
         weights.weights(np.array([[-5.0], [399.0], [399.5]])),
         [[0.999, 0.001], [0.999, 0.001], [0.001, 0.999]], atol=2e-5,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_the_coverage_of_a_pool_is_the_share_of_targets_inside_its_intervals(rounds, level):
+    found = two_members(n=200)
+    if rounds:
+        rows = replace(found.rows, y=np.round(found.y))
+        found = replace(found, rows=rows, distributions=[Rounded(part) for part in found.distributions])
+    found = replace(found, weight=GENERATOR.integers(1, 4, 200).astype(float))
+    weights = PoolWeights(["a", "b"], np.array([0.4, 0.6]))
+    low, high = found.mixed(weights).interval(level).T
+    inside = (found.y >= low) & (found.y <= high)
+    assert 0.2 < inside.mean() < 1
+    assert found.coverage(weights, level) == pytest.approx(
+        np.average(inside, weights=found.weight), rel=1e-12
+    )

@@ -128,6 +128,13 @@ def relevance(estimator: Any) -> list[tuple[str, float]]:
     return sorted(found, key=lambda item: item[1])
 
 
+def shortest_lengthscales(estimator: Any) -> list[str]:
+    """Return a line with the inputs of shortest lengthscale; no line without such a kernel."""
+    listed = [f"{name} {length:.3g}" for name, length in relevance(estimator)]
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return [f"Shortest lengthscales: {', '.join(listed[:MAX_LISTED])}{more}"] if listed else []
+
+
 def _of_targets(estimator: Any) -> str:
     if hasattr(estimator, "classes_"):
         return f"{len(estimator.classes_)} classes"
@@ -151,9 +158,7 @@ def _of_model(estimator: Any) -> list[str]:
             name = f"{type(turned[0]).__name__} on rotated inputs"
         n_inducing = estimator.plan_.get("n_inducing")
         lines.append(f"Kernel: {name}" + (f", {n_inducing['choice']} inducing points" if n_inducing else ""))
-        if listed := [f"{name} {length:.3g}" for name, length in relevance(estimator)]:
-            more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-            lines.append(f"Shortest lengthscales: {', '.join(listed[:MAX_LISTED])}{more}")
+        lines += shortest_lengthscales(estimator)
     if hasattr(estimator, "features_"):
         phi, beyond = estimator.features_, ""
         if isinstance(phi, features.Sum) and isinstance(phi.right, features.Extrapolation):

@@ -18,7 +18,7 @@ from stochgp.data.reading import Encoder, are_files, read_files, read_training_r
 from stochgp.data.rows import Data
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.base import PosteriorEstimator
-from stochgp.estimators.report import notes, with_notes
+from stochgp.estimators.report import notes, shortest_lengthscales, with_notes
 from stochgp.numerics.seeds import seed_of, split, split_key
 from stochgp.pools.weights import Inputs, PerRow, PoolWeights, mixed
 from stochgp.tables.molecules import name_inputs
@@ -184,18 +184,18 @@ class PoolEstimator(PosteriorEstimator):
             lines.append(
                 f"  for comparison, the mean of the targets: rmse {self.fit_report_['constant_rmse']:.4g}"
             )
+            inside = self.fit_report_["coverage_90"]
+            lines.append(f"90% intervals of the pool contain {inside:.1%} of the held-out targets")
+        for name, member in self.estimators_.items():
+            if hasattr(member, "kernel_") and (listed := shortest_lengthscales(member)):
+                lines.append(f"{listed[0]} ({name})")
+                break
         return with_notes(lines, notes(self.plan_, self.n_rows_))
 
     def _store(
-        self,
-        members: dict[str, Any],
-        weights: PoolWeights,
-        scores: dict[str, dict[str, float]],
-        n_rows: int,
-        y: Any,
-        encoder: Any,
-        context: FitContext,
-    ) -> Any:
+        self, members: dict[str, Any], weights: PoolWeights, scores: dict[str, dict[str, float]],
+        n_rows: int, y: Any, encoder: Any, context: FitContext,
+    ) -> Any:  # fmt: skip
         self.estimators_ = {name: members[name] for name in weights.names}
         join_table(self, self.estimators_, encoder)
         self.weights_ = dict(zip(weights.names, weights.values.tolist(), strict=True))
@@ -209,16 +209,9 @@ class PoolEstimator(PosteriorEstimator):
         return self
 
     def _read_training(
-        self,
-        like: Any,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        groups: Any,
-        context: FitContext,
-        time_order: str,
-        **kind: Any,
-    ) -> tuple[Data, Any, Any]:
+        self, like: Any, X: Any, y: Any, sample_weight: Any, groups: Any, context: FitContext,
+        time_order: str, **kind: Any,
+    ) -> tuple[Data, Any, Any]:  # fmt: skip
         """Return rows in the user's units, the encoder, and the classes of labels in files."""
         if not are_files(X):
             return *read_training_rows(

@@ -267,14 +267,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return HurdleRegressor(value, GPClassifier(), regressor)
 
     def _weigh(
-        self,
-        members: dict[str, Any],
-        rows: Data,
-        role: Roles,
-        fold: Roles | None,
-        scores: dict[str, dict[str, float]],
-        context: FitContext,
-    ) -> PoolWeights:
+        self, members: dict[str, Any], rows: Data, role: Roles, fold: Roles | None,
+        scores: dict[str, dict[str, float]], context: FitContext,
+    ) -> PoolWeights:  # fmt: skip
         """Return the weights of the members from predictions of held-out rows."""
         first = next(iter(members))
         if len(members) == 1 and (fold is not None or POINT_MASS in members):
@@ -298,19 +293,18 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:
-            return weights
-        if self.target == AUTO and shift_of(others.rows) is not None:
-            weights = truncate(weights, others, context)
-        return calibrated(weights, others, PITRecalibration, context)
+            others = predictions
+        else:
+            if self.target == AUTO and shift_of(others.rows) is not None:
+                weights = truncate(weights, others, context)
+            weights = calibrated(weights, others, PITRecalibration, context)
+        context.report["coverage_90"] = others.coverage(weights, 0.9)
+        return weights
 
     def _refit(
-        self,
-        members: dict[str, Any],
-        rows: Data,
-        role: Roles,
-        scores: dict[str, dict[str, float]],
+        self, members: dict[str, Any], rows: Data, role: Roles, scores: dict[str, dict[str, float]],
         context: FitContext,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Update the members with the held-out rows, or refit them on all rows."""
         held, widths = rows.take(role != LEARNED), context.report.get("widths", {})
         haste = deadline.within(0.0 if context.is_interrupted else None)

@@ -117,6 +117,12 @@ class HeldOutPredictions:
         """Return the distributions of the pool."""
         return mixed(weights, self.of(weights.names).distributions, self.rows.X)
 
+    def coverage(self, weights: PoolWeights, level: float) -> float:
+        """Return the share of targets inside the pool's central intervals of probability `level`."""
+        found, tail = self.mixed(weights), (1 - level) / 2
+        below = found.cdf(np.nextafter(self.y, -np.inf))  # P(Y < y), also for discrete distributions
+        return float(np.average((found.cdf(self.y) >= tail) & (below < 1 - tail), weights=self.weight))
+
     @functools.cached_property
     def scores(self) -> dict[str, PerRow]:
         """The `pool_scores` of each member."""
