@@ -62,7 +62,7 @@ SPARSE_LEARNERS: dict[str, Any] = {
     "svdgp": MIRROR,
     "ivsgpr": IVSGPR(),
 }
-COLLAPSED, MAX_COLLAPSED = SGPR(tolerance=1e-6), 1_000
+COLLAPSED, MAX_COLLAPSED = SGPR(tolerance=1e-6), 4_000
 CLASSIFIER = SVGP(steps=2048, spread=SPREAD)
 # For few rows and any likelihood of one latent function.
 ALL_ROWS, ALL_ROWS_OF_CLASSES = VGP(), VGP(spread=SPREAD)
@@ -130,7 +130,7 @@ def sparse_learner(
     """Return the learner of a sparse GP and the reason."""
     auto = SPARSE_LEARNERS["svgp"], "mini-batches work for any likelihood and any number of rows"
     if is_gaussian and n_rows <= MAX_COLLAPSED:
-        why = f"with Gaussian noise and at most {MAX_COLLAPSED:,} rows, the collapsed bound is fast"
+        why = f"with Gaussian noise and at most {MAX_COLLAPSED:,} rows, the collapsed bound is faster than mini-batches"
         auto = COLLAPSED, why
     if not is_gaussian and uses_all_rows(estimator, n_rows, n_latent):
         auto = ALL_ROWS, EACH_ROW

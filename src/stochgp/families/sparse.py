@@ -86,9 +86,10 @@ class SparseGPRegressor(FamilyRegressor):
     learner : str or AbstractLearner
         "svgp" uses mini-batches. "sgpr" maximises the collapsed bound of all rows, for Gaussian noise. "vgp"
         maximises the bound of all rows, for any likelihood. "svdgp" has many inducing functions for the mean
-        and few for the covariance. "ivsgpr" uses mirror ascent. With at most 1,000 rows, "auto" means "sgpr"
-        for Gaussian noise and "vgp" for other likelihoods. With more rows, "auto" means "svgp". Only "svdgp"
-        and "ivsgpr" learn from streams (`partial_fit`). You can also pass a learner of `stochgp.learners`.
+        and few for the covariance. "ivsgpr" uses mirror ascent. "auto" means "sgpr" with Gaussian noise and
+        at most 4,000 rows, "vgp" with other likelihoods and at most 1,000 rows, and otherwise "svgp". Only
+        "svdgp" and "ivsgpr" learn from streams (`partial_fit`). You can also pass a learner of
+        `stochgp.learners`.
     n_inducing : int
         Number of inducing points, but at most the number of rows.
     n_inducing_mean : int or None
