@@ -220,6 +220,15 @@ def test_bad_settings_are_refused(settings, words):
         sampler(**settings)
 
 
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [([0, 24], "from 0 to 23, not 24"), ([-1], "not -1"), ([[0]], r"int64 and the shape \(1, 1\)")],
+)
+def test_an_index_that_is_no_candidate_is_named(X, words):
+    with pytest.raises(ValueError, match=words):
+        sampler(bounds=None, candidates=np.zeros((24, 2))).tell(np.asarray(X, np.int64), [0.0] * len(X))
+
+
 def test_the_memory_limit_is_kept():
     found = told()
     found.memory_limit = "1MB"

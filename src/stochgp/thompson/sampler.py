@@ -200,11 +200,11 @@ class ThompsonSampler:
             points = self._X[:0] if np.size(X) == 0 else read_points(X, self._box)
             return points, np.full(len(points), -1)
         taken, C = np.asarray(X), len(self.candidates)
-        is_whole = np.issubdtype(taken.dtype, np.integer) or taken.size == 0
-        if taken.ndim != 1 or not is_whole or np.any((taken < 0) | (taken >= C)):
-            raise ValueError(
-                f"with candidates, X must be an array [n] of indices from 0 to {C - 1}; X has the dtype {taken.dtype} and the shape {taken.shape}"
-            )
+        are_indices = taken.ndim == 1 and (np.issubdtype(taken.dtype, np.integer) or taken.size == 0)
+        wrong = taken[(taken < 0) | (taken >= C)] if are_indices else taken
+        if not are_indices or len(wrong):
+            found = f"{wrong[0]}" if are_indices else f"the dtype {taken.dtype} and the shape {taken.shape}"
+            raise ValueError(f"with candidates, X must be [n] indices from 0 to {C - 1}, not {found}")
         taken = taken.astype(np.int64)
         return self.candidates[taken], taken
 
