@@ -268,7 +268,8 @@ class FullBatch(AbstractQuasiNewton):
     evaluator : ByEvidence, ByLoss or None
         See `AbstractLearner`.
     hessian : array [P, P] or None
-        The Hessian of the loss at the start; by default, it may be estimated from leave-one-out densities.
+        The Hessian of the loss at the start. None: for a kernel GP with at least 1,000 rows, it is estimated
+        from leave-one-out densities; otherwise the run starts without a Hessian.
     """
 
     epochs: int | None = None
