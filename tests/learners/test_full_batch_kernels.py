@@ -1,5 +1,6 @@
 """Full batch for kernel GPs: the minimiser, the optimum from several starts, sets and their average, the prior, resumption."""
 
+import dataclasses
 import functools
 
 import jax
@@ -124,6 +125,18 @@ def test_the_information_of_left_out_rows_saves_evaluations(monkeypatch):
     np.testing.assert_allclose(raw_of(informed.gp), raw_of(plain.gp), atol=1e-2)
     count = lambda found: sum(entry.get("evaluations", 0) for entry in found.history)
     assert count(informed) < count(plain)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 1.8])
+def test_one_step_corrects_the_scale_of_a_given_hessian(factor):
+    """For a quadratic loss, the memory then gives Newton's direction for any gradient."""
+    B = np.random.default_rng(0).normal(size=(4, 4))
+    A, low = B @ B.T + np.eye(4), np.array([0.3, -0.2, 0.5, 0.1])
+    loss = lambda x: ((x - low) @ A @ (x - low) / 2, A @ (x - low))
+    at = full_batch.step(full_batch.begin(np.zeros(4), A / factor), loss, 1e-15)
+    g = np.random.default_rng(1).normal(size=4)
+    found = full_batch._direction(dataclasses.replace(at, gradient=g))
+    np.testing.assert_allclose(found, -np.linalg.solve(A, g), rtol=1e-10)
 
 
 def test_the_first_step_with_a_given_hessian_is_newtons():

@@ -24,12 +24,8 @@ LOCAL = "covariances, function samples and the likelihood are not available"
 
 
 def record_learning(
-    learner: AbstractLearner,
-    found: FitResult,
-    n_rows: int,
-    data: TrainingData,
-    context: FitContext,
-) -> None:
+    learner: AbstractLearner, found: FitResult, n_rows: int, data: TrainingData, context: FitContext,
+) -> None:  # fmt: skip
     """Record the number of rows used for learning, and measured numbers of the run."""
     seen = learner.seen_rows(n_rows)
     if seen < data.n_rows:

@@ -237,12 +237,9 @@ class KernelGPRegressor(FamilyRegressor):
 
 
 def learned_kernel_gp(
-    estimator: KernelGPRegressor,
-    learner: AbstractLearner,
-    gp: KernelGP,
-    data: TrainingData,
+    estimator: KernelGPRegressor, learner: AbstractLearner, gp: KernelGP, data: TrainingData,
     context: FitContext,
-) -> FitResult:
+) -> FitResult:  # fmt: skip
     """Learn hyperparameters. Then rotate inputs, or learn the kernel on a network again."""
     is_auto, deep, start = estimator.learner == "auto", is_deep(gp.kernel), gp
     if not deep and (is_auto or isinstance(learner, AbstractConditionals)):

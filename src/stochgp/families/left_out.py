@@ -86,13 +86,9 @@ def typical_error(near: Conditional) -> float:
 
 
 def error_distribution(
-    likelihood: Any,
-    posterior: Any,
-    gp: Any,
-    data: TrainingData,
-    context: FitContext,
+    likelihood: Any, posterior: Any, gp: Any, data: TrainingData, context: FitContext,
     held_out: Data | None = None,
-) -> Dispersion | None:
+) -> Dispersion | None:  # fmt: skip
     """Return the distribution of errors, or None for the Gaussian of the posterior.
 
     "auto" compares the log density of left-out rows under the Gaussian and under a Student-t distribution

@@ -44,12 +44,9 @@ UNCHANGED: Kept = (None, None)
 
 
 def rotate_inputs(
-    estimator: Any,
-    learned: FitResult,
-    learner: AbstractLearner,
-    source: MemorySource,
+    estimator: Any, learned: FitResult, learner: AbstractLearner, source: MemorySource,
     context: FitContext,
-) -> Kept:
+) -> Kept:  # fmt: skip
     """Return the model with rotated inputs, and the Hessian of its loss, if left-out predictions improve.
 
     A round rotates the inputs to the eigenvectors of M, the average gradient outer product of the fitted mean

@@ -39,7 +39,7 @@ ROWS_IN_TIME, SECONDS_OF_ROWS, MIN_ROWS = 3_000, 30.0, 200
 EVALUATION_PRODUCTS = 1e10  # number of multiplications in about a second
 MAX_STEPS_PER_EVALUATION = 20
 STEPS_PER_PASS = 5  # steps between evaluations if an evaluation is a pass over all rows
-PAIRS = 30
+PAIRS, MOST_SCALING = 30, 2.0
 DECREASE, CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions
 MOST_EVALUATIONS = 12  # maximum number of evaluations in a line search
 LARGEST_MOVE = 2.0  # maximum change of a coordinate in one step
@@ -57,6 +57,7 @@ class Quasi(eqx.Module):
     changes: Float[np.ndarray, "H P"]
     n_pairs: np.int64
     stuck: np.bool_  # True if no step lowers the loss by more than its rounding error
+    is_given: np.bool_  # True while the memory contains only a given Hessian
 
 
 def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None = None) -> Quasi:
@@ -69,7 +70,7 @@ def begin(x: Float[np.ndarray, " P"], hessian: Float[np.ndarray, "P P"] | None =
         steps[PAIRS - n_pairs :] = directions[:, known].T
         changes[PAIRS - n_pairs :] = (directions[:, known] * curvatures[known]).T
     nan, zero, false = np.float64(np.nan), np.zeros(len(x)), np.bool_(False)
-    return Quasi(x, nan, zero, steps, changes, np.int64(n_pairs), false)
+    return Quasi(x, nan, zero, steps, changes, np.int64(n_pairs), false, np.bool_(n_pairs > 0))
 
 
 def promised(at: Quasi) -> float:
@@ -87,7 +88,7 @@ def step(at: Quasi, loss: Any, rounding: float) -> Quasi:
             return dataclasses.replace(at, stuck=np.bool_(True))
         found = _search(at, direction, loss, rounding)
     if found is None:  # the memory is empty or misleading
-        at = dataclasses.replace(at, n_pairs=np.int64(0))
+        at = dataclasses.replace(at, n_pairs=np.int64(0), is_given=np.bool_(False))
         found = _search(at, -at.gradient / max(1.0, float(np.linalg.norm(at.gradient))), loss, rounding)
     return dataclasses.replace(at, stuck=np.bool_(True)) if found is None else _moved(at, found)
 
@@ -98,12 +99,21 @@ def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Any) -> Quasi:
 
 
 def _moved(at: Quasi, to: Quasi) -> Quasi:
-    """Return the state `to`, with the step from `at` in its memory."""
-    s, c = to.x - at.x, to.gradient - at.gradient
+    """Return the state `to`, with the step from `at` in its memory.
+
+    A given Hessian is first multiplied by the ratio of measured to predicted curvature along the step, but by
+    1 to MOST_SCALING (self-scaling, Oren and Luenberger 1974).
+    """
+    s, c, scale = to.x - at.x, to.gradient - at.gradient, 1.0
     if not s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
         return to
-    steps, changes = np.vstack([at.steps[1:], s]), np.vstack([at.changes[1:], c])
-    return dataclasses.replace(to, steps=steps, changes=changes, n_pairs=np.int64(min(at.n_pairs + 1, PAIRS)))
+    if at.is_given:
+        S, C = at.steps[-at.n_pairs :], at.changes[-at.n_pairs :]
+        predicted = np.sum(np.square(C @ s) / np.sum(S * C, axis=1))
+        scale = float(np.clip(s @ c / predicted, 1, MOST_SCALING))
+    steps, changes = np.vstack([at.steps[1:], s]), np.vstack([scale * at.changes[1:], c])
+    n_pairs = np.int64(min(at.n_pairs + 1, PAIRS))
+    return dataclasses.replace(to, steps=steps, changes=changes, n_pairs=n_pairs, is_given=np.bool_(False))
 
 
 def _direction(at: Quasi) -> np.ndarray:
