@@ -38,6 +38,17 @@ def test_blocks_make_the_factor(n, dtype):
     )
 
 
+def test_float32_factors_of_remote_rows_have_no_small_entries():
+    """Products of such entries are subnormal, and slow. The exact factor has entries down to 1e-40."""
+    x = np.random.default_rng(0).permutation(np.linspace(0, 60, 10 * BLOCK))[:, None]
+    A = np.exp(-np.abs(x - x.T)) + 0.01 * np.eye(len(x))
+    exact = np.linalg.cholesky(A)
+    assert np.mean((exact != 0) & (np.abs(exact) < 1e-19)) > 0.01
+    found = np.tril(factorised(lambda: A.astype(np.float32)).L)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6)
+    assert not np.any((found != 0) & (np.abs(found) < 1e-19))
+
+
 @pytest.mark.parametrize("row", [2, BLOCK + 2, 5 * BLOCK])
 def test_what_has_no_factor_gets_a_jitter(row):
     """In the first block, in a later one, in the last row."""

@@ -112,13 +112,9 @@ def solved(
 
 
 def _solved(
-    system: KernelSystem,
-    solver: AbstractSolver,
-    y: Float[np.ndarray, " N"],
-    need: int,
-    typical_error: float | None,
-    context: FitContext,
-) -> tuple[SampledKernelPosterior, Solution]:
+    system: KernelSystem, solver: AbstractSolver, y: Float[np.ndarray, " N"], need: int,
+    typical_error: float | None, context: FitContext,
+) -> tuple[SampledKernelPosterior, Solution]:  # fmt: skip
     """Solve with an iterative solver that needs `need` bytes. K is stored if memory allows."""
     run_key = jax.random.split(context.solve_key, 3)[2]
     b, mesh = on_device(y[:, None], system.X.dtype), context.mesh
@@ -139,13 +135,9 @@ def _solved(
 
 
 def sampled_posterior(
-    system: KernelSystem,
-    solver: AbstractSolver,
-    y: Float[np.ndarray, " N"],
-    found: Solution,
-    tolerance: float,
-    information: float = 1.0,
-) -> SampledKernelPosterior:
+    system: KernelSystem, solver: AbstractSolver, y: Float[np.ndarray, " N"], found: Solution,
+    tolerance: float, information: float = 1.0,
+) -> SampledKernelPosterior:  # fmt: skip
     """Return the posterior from the solution for the mean."""
     explained = float(y @ np.asarray(found.value, np.float64)[:, 0])
     left = y[:, None] - system.times(np.asarray(found.value)) if found.residual is None else found.residual
@@ -193,15 +185,10 @@ def relative_tolerance(
 
 
 def run_solver(
-    solver: AbstractSolver,
-    operator: KernelOperator,
-    b: Array,
-    tolerance: float,
-    show: Callable[[str], None],
-    key: PRNGKeyArray,
-    start: Array | None = None,
+    solver: AbstractSolver, operator: KernelOperator, b: Array, tolerance: float,
+    show: Callable[[str], None], key: PRNGKeyArray, start: Array | None = None,
     enough: float | None = None,
-) -> Solution:
+) -> Solution:  # fmt: skip
     """Run `solve` with progress. Warn if the residual exceeds the tolerance and `enough`."""
 
     def progress(entry: dict[str, float]) -> None:

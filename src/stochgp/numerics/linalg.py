@@ -18,8 +18,10 @@ from stochgp.numerics.arrays import matmul
 # In float32, entries of K below this share of the largest are 0, because subnormal products are slow.
 NEGLIGIBLE = 1e-12
 # Columns per call of LAPACK. OpenBLAS 0.3.30 and 0.3.31 crash at 16,000 rows of float64. Without a deadline,
-# a matrix of up to UNBLOCKED · BLOCK rows is factorised in one call, which takes half of the time.
+# up to UNBLOCKED · BLOCK rows of float64 are factorised in one call, which takes half of the time.
 BLOCK, UNBLOCKED = 2_048, 4
+UNDERFLOW = 1.1e-19  # √(smallest normal number of float32)
+SMALL, SHARE_OF_SMALL = 1e-9, 0.01
 # Larger products and systems run on several threads of OpenBLAS, which wait for each other.
 PRODUCTS = 1 << 18  # multiplications of a product
 UNDIVIDED = 96  # rows of a system
@@ -95,21 +97,34 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
 
 
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
-    """Factorise the lower triangle of a matrix in place. Return False if that fails."""
-    (potrf,), begun, N = scipy.linalg.get_lapack_funcs(("potrf",), (L,)), deadline.left(), len(L)
-    size = BLOCK if begun < math.inf or N > UNBLOCKED * BLOCK else N
+    """Factorise the lower triangle of a matrix in place. Return False if that fails.
+
+    In float32, products of small numbers are subnormal numbers, which are 40 times slower. Therefore diagonal
+    blocks, and blocks with many small entries, use float64; then entries below UNDERFLOW become 0.
+    """
+    begun, N, narrow = deadline.left(), len(L), L.dtype == np.float32
+    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), dtype=np.float64)
+    size = BLOCK if narrow or begun < math.inf or N > UNBLOCKED * BLOCK else N
+
+    def kept(entries: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(entries) < UNDERFLOW, 0, entries) if narrow else entries
+
     for first in range(0, N, size):
         block, last = slice(first, first + size), min(first + size, N)
         for i in range(first, N if first else 0, size):
             with np.errstate(invalid="ignore", over="ignore"):  # arbitrary entries above the diagonal
                 L[i : i + size, block] -= L[i : i + size, :first] @ L[block, :first].T
-        D = np.asfortranarray(L[block, block])
+        D = np.asfortranarray(L[block, block], dtype=np.float64)
         if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
             return False
-        L[block, block] = D
+        with np.errstate(invalid="ignore", over="ignore"):
+            L[block, block] = kept(D)
         for i in range(last, N, size):
             rows = L[i : i + size, block]
-            rows[:] = scipy.linalg.solve_triangular(D, rows.T, lower=True, check_finite=False).T
+            wide = narrow and np.mean(np.abs(rows) < SMALL) > SHARE_OF_SMALL
+            T = D if wide else D.astype(L.dtype, copy=False)
+            found = scipy.linalg.solve_triangular(T, rows.T.astype(T.dtype), lower=True, check_finite=False).T
+            rows[:] = kept(found) if wide else found
         done = (3 - 2 * last / N) * (last / N) ** 2  # share of all multiplications
         if last < N and begun < math.inf:
             deadline.require((begun - deadline.left()) * (1 / done - 1))
