@@ -104,7 +104,8 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     """
     begun, N, narrow = deadline.left(), len(L), L.dtype == np.float32
     (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), dtype=np.float64)
-    size = BLOCK if narrow or begun < math.inf or N > UNBLOCKED * BLOCK else N
+    size = BLOCK if begun < math.inf or N > UNBLOCKED * BLOCK else N
+    size = BLOCK // 2 if narrow else size  # because of the copies in float64
 
     def kept(entries: np.ndarray) -> np.ndarray:
         return np.where(np.abs(entries) < UNDERFLOW, 0, entries) if narrow else entries
