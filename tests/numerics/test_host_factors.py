@@ -18,8 +18,11 @@ def matrix(n, dtype=np.float64):
     """Filled on and right of its diagonal alone."""
     Z = np.random.default_rng(n).normal(size=(n, n + 3))
     A = Z @ Z.T
+    A = A.astype(dtype)
     A[np.tri(n, k=-1, dtype=bool)] = np.nan
-    return A.astype(dtype)
+    if dtype == np.float32:  # a signalling NaN, as unused memory may contain
+        A.view(np.uint32)[np.tri(n, k=-1, dtype=bool)] = 0x7FA00001
+    return A
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

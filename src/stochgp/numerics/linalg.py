@@ -96,6 +96,7 @@ def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
     raise ValueError("the kernel matrix cannot be factorised; check that inputs and parameters are finite")
 
 
+@np.errstate(invalid="ignore", over="ignore")  # arbitrary entries above the diagonal
 def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     """Factorise the lower triangle of a matrix in place. Return False if that fails.
 
@@ -113,13 +114,11 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
     for first in range(0, N, size):
         block, last = slice(first, first + size), min(first + size, N)
         for i in range(first, N if first else 0, size):
-            with np.errstate(invalid="ignore", over="ignore"):  # arbitrary entries above the diagonal
-                L[i : i + size, block] -= L[i : i + size, :first] @ L[block, :first].T
+            L[i : i + size, block] -= L[i : i + size, :first] @ L[block, :first].T
         D = np.asfortranarray(L[block, block], dtype=np.float64)
         if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
             return False
-        with np.errstate(invalid="ignore", over="ignore"):
-            L[block, block] = kept(D)
+        L[block, block] = kept(D)
         for i in range(last, N, size):
             rows = L[i : i + size, block]
             wide = narrow and np.mean(np.abs(rows) < SMALL) > SHARE_OF_SMALL
