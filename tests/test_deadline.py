@@ -139,7 +139,6 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
         clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, MemorySource(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and not found.converged and clock.now <= limit + over
-    assert found.nlml <= found.history[0]["nlml"]
 
 
 def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
@@ -191,7 +190,7 @@ def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_l
     assert clock.now <= 4.0 and model.n_iter_ > 0
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
     assert model.plan_["learning_rows"]["choice"] < 3_000
-    assert model.plan_["prediction"]["choice"] == "local" and "local" in model.plan_["ended"]["why"]
+    assert model.plan_["prediction"]["choice"] == "local" and "nearby rows" in model.plan_["ended"]["why"]
 
 
 def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, monkeypatch):
