@@ -119,11 +119,12 @@ def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
         if potrf(D, lower=True, clean=False, overwrite_a=True)[1]:
             return False
         L[block, block] = kept(D)
+        own = D.astype(L.dtype, copy=False)
         for i in range(last, N, size):
             rows = L[i : i + size, block]
             wide = narrow and np.mean(np.abs(rows) < SMALL) > SHARE_OF_SMALL
-            T = D if wide else D.astype(L.dtype, copy=False)
-            found = scipy.linalg.solve_triangular(T, rows.T.astype(T.dtype), lower=True, check_finite=False).T
+            T, right = (D, rows.T.astype(np.float64)) if wide else (own, rows.T)
+            found = scipy.linalg.solve_triangular(T, right, lower=True, check_finite=False).T
             rows[:] = kept(found) if wide else found
         done = (3 - 2 * last / N) * (last / N) ** 2  # share of all multiplications
         if last < N and begun < math.inf:
