@@ -139,6 +139,7 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
         clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, MemorySource(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and not found.converged and clock.now <= limit + over
+    assert found.nlml <= found.history[0]["nlml"]
 
 
 def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
