@@ -82,8 +82,8 @@ class KernelGPRegressor(FamilyRegressor):
     likelihood : str or AbstractLikelihood
         "auto": constant Gaussian noise, or another error distribution if it clearly predicts left-out rows
         better (docs/methods/row_noise.md). Other values are "gaussian", "student-t" and objects of
-        `stochgp.likelihoods`. In `Gaussian(σ²)` and `StudentT(df, σ²)`, σ² is the initial noise variance for
-        standardised targets, and `parameters.frozen(σ²)` is a fixed noise variance.
+        `stochgp.likelihoods`. In `Gaussian(σ²)` and `StudentT(df, σ²)`, σ² is the initial noise variance, in
+        squared units of standardised targets. `Gaussian(parameters.frozen(σ²))` keeps σ².
         `Warped(likelihood, transform)` also transforms the targets.
     learner : str, AbstractLearner or None
         "auto" (docs/methods/kernel_gp.md), "loo", "vecchia", "bsgd", "full-batch", or a learner of

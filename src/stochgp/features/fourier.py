@@ -97,7 +97,7 @@ class RandomFourier(AbstractFeatureMap):
 
 
 class Extrapolation(AbstractFeatureMap):
-    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 if x is inside a box.
+    """Features φ(x) = ψ(x) − ψ(c(x)), which are 0 inside a given box.
 
     The features ψ are Fourier features of a kernel k, and c(x) is the point of the box that is nearest to x.
     With weights w ~ N(0, I), the function φ(x)·w has the variance 2(k(0) − k(x − c(x))), which is 2k(0) far

@@ -34,7 +34,7 @@ APART = 2  # coordinates of the shortest lengthscales, whose differences are squ
 class AbstractStationary(AbstractKernel):
     """Base class of kernels k = variance · f(s), where s is a squared scaled distance.
 
-    A subclass implements `profile` for f, with f(0) = 1, and `frequency_scales` for random frequencies.
+    A subclass implements f as `profile`, with f(0) = 1, and random frequencies as `frequency_scales`.
     Fields accept numbers, arrays and parameters, such as `lengthscale=bounded(1.0, 0.1, 10.0)` or
     `variance=frozen(1.0)`.
 

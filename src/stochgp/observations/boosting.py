@@ -24,8 +24,8 @@ class Boosting:
 
     Let g and h be the first and second derivatives of the loss per row. With sums Σ over its rows, a leaf has
     the value −rate Σ g/(Σ h + ridge). A split maximises (Σ g)²/(Σ h + ridge), added over leaves. Each tree
-    uses a random subset of the rows; `share` is its fraction. Boosting stops if `patience` successive trees
-    do not lower `loss`.
+    uses a random share of the rows, `share`. Boosting stops if `patience` successive trees do not lower
+    `loss`.
     """
 
     n_trees: int = 200
