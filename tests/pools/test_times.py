@@ -49,7 +49,7 @@ def test_members_of_tables_with_a_time():
     pool, role = GPRegressor(), np.full(1_000, BLOCK)
     pool.target_ = "real"
     rows = Data(np.zeros((1_000, 1)), np.arange(1_000.0), None, np.arange(1_000, dtype=np.int32) // 100)
-    by_blocks = {f"{name}_by_blocks" for name in ("kernel", "trees", "kernel_and_line")}
+    by_blocks = {f"{name}_by_blocks" for name in ("kernel", "trees", "linear")}
     assert set(pool._candidates(rows, role, None)) == {"kernel"} | by_blocks
     assert not by_blocks & set(pool._candidates(rows, np.full(1_000, LEARNED), None))
 

@@ -25,7 +25,6 @@ from stochgp.pools.weights import (
     stack,
     stack_by_time,
     stacking_weights,
-    without_worse_kernel,
 )
 
 R = 600
@@ -150,19 +149,6 @@ def test_a_member_with_a_density_of_zero_does_not_lose_the_pool():
     assert "a" in weights.names and np.isfinite(weights.values).all()
 
 
-@pytest.mark.parametrize(("gain", "name"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
-def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_gain(gain, name):
-    y, names = GENERATOR.normal(size=R), ["kernel_by_blocks", "kernel_and_line_by_blocks", "other"]
-    found = predicted([y + 1, y + 1, y], [2.0, 2.0, 1.0], y, names=names)
-    found.log_density[:, 1] += gain + 0.1 * GENERATOR.normal(size=R)
-    kept, why = without_worse_kernel(found)
-    assert (
-        kept.names == [f"{name}_by_blocks", "other"]
-        and f"{(set(names) - set(kept.names)).pop()!r} is dropped" in why
-    )
-    assert without_worse_kernel(kept)[1] == ""
-
-
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
 def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
     """Errors have `factor` times the predicted variance in the rows that count; others are far off."""
@@ -183,22 +169,36 @@ def test_a_wider_observation_has_variances_times_the_factor(inflation):
     assert_allclose(std[1], 2 * std[0], rtol=1e-6)
 
 
-def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks():
-    """Member 0 predicts single rows, member 1 blocks of time: each has nearly all of its weight there."""
+@pytest.mark.parametrize(
+    ("X", "new"),
+    [
+        (np.arange(400)[:, None], [[-5], [399], [399.5]]),
+        (
+            np.stack([2020 + np.arange(400) // 12, np.arange(400) % 12, -np.arange(400)], 1),
+            [[2000, 11, 0], [2053, 3, 0], [2053, 4, 0]],
+        ),
+    ],
+    ids=["a time", "year and month"],
+)
+@pytest.mark.parametrize(
+    "names", [["single", "late"], ["late_by_blocks", "late"], ["single", "late_by_blocks"]]
+)
+def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks(X, new, names):
+    """Member 0 predicts single rows, member 1 blocks of time: each has nearly all of its weight there.
+
+    Only a member "by blocks" has a weight after the last time, if there is one.
+    """
     n, far = 400, np.arange(400) >= 200
-    time = np.arange(n, dtype=np.float64)[:, None]
-    y = GENERATOR.normal(size=n)
+    y, group = GENERATOR.normal(size=n), (np.arange(n) // 40).astype(np.int32)
     mean = np.stack([np.where(far, 0.0, y), np.where(far, y, 0.0)], axis=1)
     density = norm.logpdf(y[:, None], mean, 0.5)
-    held = Data(time, y, np.ones(n), np.arange(n, dtype=np.int32))
-    found = HeldOutPredictions(
-        ["near", "late"], held, [], mean, density, np.ones(n), np.arange(n), np.zeros(n), far
-    )
-    weights = stack_by_time(found, Data(time, y, np.ones(n), (np.arange(n) // 40).astype(np.int32)))
-    assert_allclose(
-        weights.weights(np.array([[-5.0], [399.0], [399.5]])),
-        [[0.999, 0.001], [0.999, 0.001], [0.001, 0.999]], atol=2e-5,
-    )  # fmt: skip
+    held = Data(X.astype(float), y, np.ones(n), np.arange(n, dtype=np.int32))
+    found = HeldOutPredictions(names, held, [], mean, density, np.ones(n), np.arange(n), np.zeros(n), far)
+    weights = stack_by_time(found, replace(held, group=group))
+    w = np.zeros((3, 2))
+    w[:, [names.index(name) for name in weights.names]] = weights.weights(np.array(new, float))
+    after = [1, 0] if names[0].endswith("_by_blocks") else [0, 1]
+    assert_allclose(w, [[1, 0], [1, 0], after], atol=1.1e-3)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])

@@ -18,4 +18,3 @@ WITHOUT_KERNEL = {
     "sparse": member(FeatureGPRegressor, "orf", n_features=60, learner=learners.SCGD(epochs=2), **G),
 }
 QUICK = {"kernel": member(KernelGPRegressor, **KERNEL)} | WITHOUT_KERNEL
-QUICK["kernel_and_line"] = member(KernelGPRegressor, mean="linear", **KERNEL)

@@ -25,7 +25,7 @@ from stochgp.families.sparse import SparseGPRegressor
 from stochgp.features import is_network
 from stochgp.kernels import Constant, Linear, Sum
 from stochgp.names import lookup
-from stochgp.observations import LINEAR_MEAN, TREES
+from stochgp.observations import TREES
 from stochgp.pools.division import MAX_FEW_ROWS
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
@@ -79,7 +79,6 @@ REGRESSORS: Mapping[str, Member] = {
     "linear": lambda rows, memory_limit: FeatureGPRegressor("linear"),
     "trees": lambda rows, memory_limit: FeatureGPRegressor("linear", mean=TREES),
     "sparse": lambda rows, memory_limit: SparseGPRegressor(),
-    "kernel_and_line": lambda rows, memory_limit: kernel(rows, memory_limit).set_params(mean=LINEAR_MEAN),
 }
 CLASSIFIERS: Mapping[str, Member] = {
     "smooth": classifier("rbf"),

@@ -54,7 +54,6 @@ from stochgp.pools.targets import (
     update_member,
 )
 from stochgp.pools.weights import (
-    LINE,
     PoolWeights,
     alone,
     calibrated,
@@ -63,12 +62,10 @@ from stochgp.pools.weights import (
     truncate,
     weigh,
     widen_for_later_times,
-    without_worse_kernel,
 )
 
 MEMBERS = ("kernel", "linear", "trees")
 MEMBERS_OF_FEW = ("kernel", "trees")  # with fewer than MIN_ROWS_HELD_OUT rows
-MEMBERS_IN_TIME = ("kernel", "trees", LINE)  # if the rows have times
 FOLDED = {"kernel", "trees", "linear"}  # members with cross-validation that needs no further fits
 MIN_REFIT_SHARE = 0.12  # with a larger share of held-out rows, trees are refitted on all rows
 POINT_MASS = "point_mass"
@@ -95,8 +92,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     ensemble : bool
         False: use only the member that predicts held-out rows best.
     members : "auto", sequence of str or mapping
-        "auto", a list of names, or {name: estimator}. Names are "kernel", "kernel_and_line" (a kernel GP with
-        a linear mean), "feature", "linear", "trees" and "sparse".
+        "auto", a list of names, or {name: estimator}. Names are "kernel", "feature", "linear",
+        "trees" and "sparse".
     likelihood : str or AbstractLikelihood
         "auto", or another likelihood that `KernelGPRegressor` accepts.
     target : "auto", "real", "positive" or "count"
@@ -239,7 +236,7 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         if self._point_mass is not None:
             return {POINT_MASS: self._hurdle(self._point_mass, rows)}
         in_time = bool((role >= BLOCK).any())
-        names = MEMBERS_IN_TIME if in_time else MEMBERS if fold is None else MEMBERS_OF_FEW
+        names = MEMBERS if fold is None else MEMBERS_OF_FEW
         found = named_members(self.members, names, REGRESSORS, rows, self.memory_limit, RegressorMixin)
         first = next(iter(found))
         if fold is None and not role.any():
@@ -285,11 +282,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         context.report["constant_rmse"] = predictions.rmse(predictions.constant)
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
-        others, note = without_worse_kernel(others)
         if others.far is not None:
             others = widen_for_later_times(members, others, context)
         weights = weigh(others, self.ensemble, None if others.far is None else rows)
-        weights = dataclasses.replace(weights, why=weights.why + note)
         for name in hurdles:
             weights = unless_preferred(name, weights, others, predictions)
         if POINT_MASS in weights.names[0]:

@@ -14,6 +14,7 @@ from stochgp import deadline
 from stochgp.choosing import prefer, too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
+from stochgp.data.time_order import increasing
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import (
     AbstractDistribution,
@@ -35,7 +36,6 @@ Mask = Bool[np.ndarray, " N"]
 SECONDS_IN_HASTE = 10.0  # maximum for comparing members after Ctrl-C
 MAX_BELOW = 1e-3  # with larger probabilities of targets below 0, truncation is tried
 MIN_WEIGHT = 0.03  # members with smaller weights are dropped
-LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 MIN_END_WEIGHT = 1e-3  # minimum weight of a member before and after the last training time
 SURE = 1.0  # standard errors that the gain over the best member must exceed
 
@@ -46,7 +46,7 @@ class PoolWeights:
 
     If `positive` is True, the mixture is truncated at 0. After that, `calibration` is applied, if it is not
     None. If `later` is not None, rows after the last training time use the weights `later`. `after` is a
-    pair: the index of the time column and the last training time.
+    pair: the columns that contain the time, such as year and month, and their last values.
     """
 
     names: list[str]
@@ -55,7 +55,7 @@ class PoolWeights:
     positive: bool = False
     calibration: PITRecalibration | TemperatureScaling | None = None
     later: Float[np.ndarray, " K"] | None = None
-    after: tuple[int, float] = (0, np.inf)
+    after: tuple[Sequence[int], Sequence[float]] = ((), ())
     is_joint: ClassVar[bool] = True  # all observations of a sampled function use the same member
 
     @property
@@ -67,8 +67,11 @@ class PoolWeights:
         """Return weights for each row, or weights [K] that all rows share."""
         if self.later is None:
             return self.values
-        column, last = self.after
-        return np.where(X[:, [column]] > last, self.later, self.values)
+        is_later, is_equal = np.zeros(len(X), bool), np.ones(len(X), bool)
+        for column, last in zip(*self.after, strict=True):  # in lexicographic order
+            is_later |= is_equal & (X[:, column] > last)
+            is_equal &= X[:, column] == last
+        return np.where(is_later[:, None], self.later, self.values)
 
 
 def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
@@ -198,18 +201,6 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
             scores[name] |= {"nlpd": loss, "rmse": predictions.rmse(predictions.mean[:, k])}
 
 
-def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """Drop one of two kernel GPs: with constant mean or with linear mean. Return a reason."""
-    plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
-    if not {plain, line} <= set(predictions.names):
-        return predictions, ""
-    scores, rows = predictions.scores, (predictions.cluster, predictions.weight)
-    found = prefer(scores[plain], {line: scores[line]}, *rows, least=MIN_GAIN_OF_LINE)
-    worse = line if found.name is None else plain
-    kept = predictions.of([name for name in predictions.names if name != worse])
-    return kept, f"; {worse!r} is dropped: {found.why}"
-
-
 def widen_for_later_times(
     members: dict[str, Any], predictions: HeldOutPredictions, context: FitContext
 ) -> HeldOutPredictions:
@@ -290,22 +281,31 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
 def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
     """Return weights from single rows and, for rows after the last time, from blocks of time.
 
-    If no column increases with time, all held-out rows together determine one set of weights.
+    A member whose errors are calibrated on single rows has the smallest later weight. If no columns increase
+    with time, all held-out rows together determine one set of weights.
     """
-    order = np.argsort(rows.group, kind="stable")
-    first = np.flatnonzero(np.diff(np.asarray(rows.group)[order], prepend=-1))
-    low, high = (part.reduceat(rows.X[order], first) for part in (np.minimum, np.maximum))
-    rising = np.flatnonzero(np.all(low[1:] > high[:-1], axis=0))
-    if len(rising) == 0 or predictions.far is None:
+    columns = columns_of_time(rows)
+    if not columns or predictions.far is None:
         return stack(predictions)
-    ends = [stack(predictions.take(i)) for i in (~predictions.far, predictions.far)]
+    by_blocks = [name for name in predictions.names if name.endswith(BY_BLOCKS)] or predictions.names
+    far = predictions.of(by_blocks).take(predictions.far)
+    ends = [stack(part) for part in (predictions.take(~predictions.far), far)]
     names = [name for name in predictions.names if any(name in end.names for end in ends)]
     shares = [dict(zip(end.names, end.values, strict=True)) for end in ends]
     w = np.array([[max(share.get(name, 0.0), MIN_END_WEIGHT) for name in names] for share in shares])
     values, later = w / w.sum(axis=1, keepdims=True)
     why = f"weights until the last training time: {ends[0].why}; later weights: {ends[1].why}"
-    after = int(rising[0]), float(rows.X[:, rising[0]].max())
-    return PoolWeights(names, values, why, later=later, after=after)
+    last = max(map(tuple, rows.X[:, columns].tolist()))
+    return PoolWeights(names, values, why, later=later, after=(tuple(columns), last))
+
+
+def columns_of_time(rows: Data) -> list[int]:
+    """Return a column, or columns such as year and month, that increase from group to group; [] if none."""
+    order = np.argsort(rows.group, kind="stable")
+    first = np.flatnonzero(np.diff(np.asarray(rows.group)[order], prepend=-1))
+    low, high = (part.reduceat(rows.X[order], first) for part in (np.minimum, np.maximum))
+    rising = np.flatnonzero(np.all(low[1:] > high[:-1], axis=0))
+    return [int(rising[0])] if len(rising) else increasing(rows.X[order], True)[0]
 
 
 def pool_scores(log_density: PerRow, mean: PerRow, y: PerRow, weight: PerRow) -> PerRow:
