@@ -14,7 +14,7 @@ from scipy.stats import norm
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
-from stochgp.distributions import Normal, Rounded
+from stochgp.distributions import Normal, Rounded, mixture
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
 from stochgp.pools.weights import (
@@ -202,15 +202,18 @@ def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks(X, new, na
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
-@pytest.mark.parametrize("rounds", [False, True])
-def test_the_coverage_of_a_pool_is_the_share_of_targets_inside_its_intervals(rounds, level):
+@pytest.mark.parametrize(("rounds", "later"), [(False, False), (True, False), (False, True)])
+def test_the_coverage_of_a_pool_is_the_share_of_targets_inside_its_intervals(rounds, later, level):
     found = two_members(n=200)
     if rounds:
         rows = replace(found.rows, y=np.round(found.y))
         found = replace(found, rows=rows, distributions=[Rounded(part) for part in found.distributions])
     found = replace(found, weight=GENERATOR.integers(1, 4, 200).astype(float))
     weights = PoolWeights(["a", "b"], np.array([0.4, 0.6]))
-    low, high = found.mixed(weights).interval(level).T
+    if later:  # these rows are in held-out blocks of time
+        found, weights = replace(found, far=np.arange(200) < 80), replace(weights, later=np.array([0.9, 0.1]))
+    each = np.where((np.arange(200) < 80)[:, None] & later, [0.9, 0.1], [0.4, 0.6])
+    low, high = mixture(tuple(found.distributions), each).interval(level).T
     inside = (found.y >= low) & (found.y <= high)
     assert 0.2 < inside.mean() < 1
     assert found.coverage(weights, level) == pytest.approx(

@@ -74,7 +74,8 @@ class Pool:
 
     def distribution(self, X: Inputs) -> Any:
         """Return the distribution of an observation at each row, in target units."""
-        return mixed(self.pooling, [member.distribution(X) for member in self.members], X)
+        parts = [member.distribution(X) for member in self.members]
+        return mixed(self.pooling, parts, self.pooling.weights(X))
 
     def covariance(self, X: Inputs, *, include_noise: bool) -> Float[np.ndarray, "N N"]:
         """Return the covariance Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ.
@@ -176,8 +177,10 @@ class PoolEstimator(PosteriorEstimator):
             f"Data: {self.n_rows_} rows (repeated rows counted once)",
             "Members, scored on held-out rows:" if len(self.scores_) > 1 else "Member:",
         ]
+        later = self.plan_["later_weights"]["choice"] if "later_weights" in self.plan_ else {}
         for name, scores in self.scores_.items():
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
+            weight += f" (for later rows {later[name]:.2f})" if name in later else ""
             scored = "".join(f"{score} {scores[score]:.4g}, " for score in scores if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{scores['seconds']:.1f} s")
         if "constant_rmse" in self.fit_report_:
@@ -203,6 +206,9 @@ class PoolEstimator(PosteriorEstimator):
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
         context.record("members", list(weights.names), weights.why)
         context.record("weights", self.weights_, "weight of each member in the mixture")
+        if weights.later is not None:
+            later = dict(zip(weights.names, weights.later.tolist(), strict=True))
+            context.record("later_weights", later, "weights for rows after the last training time")
         self.plan_, self.fit_report_ = Decisions(context.plan_), context.report
         report_members(self)
         release()

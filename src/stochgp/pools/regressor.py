@@ -114,7 +114,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     estimators_ : dict
         The fitted members with weights, by name.
     weights_ : dict
-        The weight of each member. If the rows have times, these are the weights up to the last training time.
+        The weight of each member. If the rows have times, these are the weights up to the last training time,
+        and `plan_["later_weights"]` contains the weights for later rows.
     scores_ : dict
         For each member: NLPD and RMSE on held-out rows, in target units, and the fit time in seconds.
     target_

@@ -74,9 +74,9 @@ class PoolWeights:
         return np.where(is_later[:, None], self.later, self.values)
 
 
-def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
-    """Return the distribution of the pool at each row, from the distributions of members."""
-    found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
+def mixed(weights: Any, parts: Sequence[AbstractDistribution], each: Any) -> Any:
+    """Return the distribution of the pool at each row, for members with the weights `each`."""
+    found = parts[0] if len(parts) == 1 else mixture(tuple(parts), each)
     found = truncated(found) if weights.positive else found
     return found if weights.calibration is None else weights.calibration(found)
 
@@ -117,8 +117,10 @@ class HeldOutPredictions:
         return replace(self, names=list(names), distributions=distributions, **columns)
 
     def mixed(self, weights: PoolWeights) -> Any:
-        """Return the distributions of the pool."""
-        return mixed(weights, self.of(weights.names).distributions, self.rows.X)
+        """Return the distributions of the pool. Rows of held-out blocks have the weights of later rows."""
+        w, later, far, parts = weights.values, weights.later, self.far, self.of(weights.names).distributions
+        each = w if later is None or far is None else np.where(far[:, None], later, w)
+        return mixed(weights, parts, each)
 
     def coverage(self, weights: PoolWeights, level: float) -> float:
         """Return the share of targets inside the pool's central intervals of probability `level`."""
@@ -284,12 +286,11 @@ def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
     A member whose errors are calibrated on single rows has the smallest later weight. If no columns increase
     with time, all held-out rows together determine one set of weights.
     """
-    columns = columns_of_time(rows)
-    if not columns or predictions.far is None:
+    columns, far = columns_of_time(rows), predictions.far
+    if not columns or far is None:
         return stack(predictions)
     by_blocks = [name for name in predictions.names if name.endswith(BY_BLOCKS)] or predictions.names
-    far = predictions.of(by_blocks).take(predictions.far)
-    ends = [stack(part) for part in (predictions.take(~predictions.far), far)]
+    ends = [stack(predictions.take(~far)), stack(predictions.of(by_blocks).take(far))]
     names = [name for name in predictions.names if any(name in end.names for end in ends)]
     shares = [dict(zip(end.names, end.values, strict=True)) for end in ends]
     w = np.array([[max(share.get(name, 0.0), MIN_END_WEIGHT) for name in names] for share in shares])
