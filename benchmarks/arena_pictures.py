@@ -85,7 +85,7 @@ def tables(rows: list[arena_summary.Row]) -> Figure:
         ylim=(-0.6, len(found) - 0.4),
         xlim=(0.08, 25),
     )
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], labels="0.1 0.2 0.5 1 2 5 10 20".split())
+    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], labels=["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
     axes.tick_params(labelsize=8)
     for y, value in enumerate(values):
         axes.text(1.03 * max(value, 1), y, f"{value:.2f}", va="center", fontsize=7, color=GREY)
