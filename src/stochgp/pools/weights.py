@@ -296,8 +296,8 @@ def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
     w = np.array([[max(share.get(name, 0.0), MIN_END_WEIGHT) for name in names] for share in shares])
     values, later = w / w.sum(axis=1, keepdims=True)
     why = f"weights until the last training time: {ends[0].why}; later weights: {ends[1].why}"
-    last = max(map(tuple, rows.X[:, columns].tolist()))
-    return PoolWeights(names, values, why, later=later, after=(tuple(columns), last))
+    last = rows.X[np.lexsort(rows.X[:, columns[::-1]].T)[-1], columns]
+    return PoolWeights(names, values, why, later=later, after=(tuple(columns), tuple(last.tolist())))
 
 
 def columns_of_time(rows: Data) -> list[int]:
