@@ -127,20 +127,25 @@ def test_a_limit_changes_no_bits_of_the_steps_before_it(name, clock, monkeypatch
 
 
 @pytest.mark.parametrize(("limit", "over"), [(3.0, 1.0), (20.0, 0.0), (45.0, 0.0), (120.0, 0.0)])
-def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, limit, over):
+@pytest.mark.parametrize("held_out", [0.0, 0.1])
+def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, limit, over, held_out):
     """A chunk of steps and an evaluation take a second each. The run returns its lowest criterion.
+
+    Without held-out rows, the criterion is the NLML of all rows.
 
     A very short run is late by one of them, because most of the first ones is taken for compilation.
     """
-    learner = SCGD(batch_size=8, epochs=2_000)
+    learner = SCGD(batch_size=8, epochs=2_000, evaluator=ByEvidence(validation_fraction=held_out))
     gp = make_gp(M=5, dtype=np.float32)
     with monkeypatch.context() as patch:
         clock.costs(patch, SCGD, "advance", 1.0)
         clock.costs(patch, ByEvidence, "evaluate", 1.0)
         found = fit(learner, gp, MemorySource(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and not found.converged and clock.now <= limit + over
-    criteria = [entry.get("criterion", entry["held_out_nlpd"]) for entry in found.history if "step" in entry]
-    assert found.loss == min(criteria)
+    name = "criterion" if held_out else "nlml"
+    evaluations = [entry for entry in found.history if "step" in entry]  # without trials of rates
+    assert found.loss == min(entry[name] for entry in evaluations)
+    assert held_out or found.nlml <= evaluations[0]["nlml"]
 
 
 def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
