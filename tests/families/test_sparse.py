@@ -207,7 +207,7 @@ def test_impossible_settings_are_refused(name):
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="have the class 'a'"):
+    with pytest.raises(ValueError, match="only one class, 'a'"):
         SparseGPClassifier().fit(X, ["a"] * 80)
 
 

@@ -289,7 +289,8 @@ class PosteriorClassifier(ClassifierMixin, PosteriorEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """Return the most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+        number = np.argmax(self.predict_log_proba(X), axis=1)
+        return self.classes_[number]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

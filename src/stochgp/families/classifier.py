@@ -147,10 +147,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             data, found = read_files(self, X, y, others, context, keeps_all=False, kind="class")
             classes: Any = found.labels
             check_classification_targets(classes)
-            if len(np.unique(data.rows.y)) < 2:
-                raise ValueError(
-                    f"all {data.n_rows} values of {y!r} are {classes.tolist()[int(data.rows.y[0])]!r}; at least two classes are needed"
-                )
+            refuse_one_class(classes, data.rows.y)
             self.classes_ = classes
             return data
         classes, targets = read_labels(self, y)
