@@ -57,12 +57,11 @@ def prefer(
     *,
     least: float = LEAST_GAIN,
     fewest: int = FEWEST_ROWS,
-    sure: float = SURE,
 ) -> Preference:
     """Return the challenger with the largest clear gain over the default, or None.
 
     `base` and `challengers` are log densities of the same held-out rows; `weight` contains frequency weights.
-    A gain is clear if its mean exceeds `sure` standard errors and `least` nats per row. The mean may be taken
+    A gain is clear if its mean exceeds two standard errors and `least` nats per row. The mean may be taken
     over rows limited to 5 nats. Sums over cells (groups or clusters of rows) count as independent. With fewer
     than `fewest` rows or 10 cells, the default stays. A model with scores that are not finite loses.
     """
@@ -75,7 +74,7 @@ def prefer(
         gain = gains[name] = Gain(*paired(challenger - base, cell, weight), len(base))
         # One very bad row inflates the standard error; a limit for each row gives a lower bound of the gain.
         bound = paired(np.minimum(challenger - base, MOST_OF_ROW), cell, weight)
-        if any(mean > max(sure * error, least) for mean, error in (gain[:2], bound)):
+        if any(mean > max(SURE * error, least) for mean, error in (gain[:2], bound)):
             clear[name] = gain.mean
     gained = "; ".join(f"{name!r} {gains.get(name, 'has no finite scores')}" for name in challengers)
     if few := too_few(len(base), cell, fewest):

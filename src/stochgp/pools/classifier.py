@@ -62,9 +62,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
     5,000 rows, `fit` holds out a fifth of the rows. With fewer than 1,000 rows, `fit` holds out each fifth in
     turn. With more than 5,000 rows, `fit` holds out rows as `GPRegressor` does. The probability P(y = c | x)
     is proportional to (Σ_k w_k P_k(y = c | x))^(1/T). With T = 1, the weights w_k maximise the mean of log
-    P(y) over held-out rows. Then T maximises this mean (`distributions.TemperatureScaling`). If the pool is
-    not clearly better than the best member, only this member is used. If the time limit allows, the members
-    then learn again from all rows. With fewer than 100 rows, the only member has the smooth kernel.
+    P(y) over held-out rows. Then T maximises this mean (`distributions.TemperatureScaling`). Members with
+    weights below 10 % are dropped. If the time limit allows, the other members then learn again from all
+    rows. With fewer than 100 rows, the only member has the smooth kernel.
 
     Parameters
     ----------

@@ -79,9 +79,9 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     2,000 rows. At least 800 rows are held out, or a quarter of the rows if this is less. Groups stay whole.
     The members learn from the rows that are not held out. The predictive density p(y) = Σ_k w_k p_k(y | x)
     has the mean m. The weights w_k maximise the mean of log p(y) + log N(y | m, S) over held-out rows, where
-    S is the mean square of y − m. If the pool is not clearly better than the best member, only this member is
-    used. The members are then updated with the held-out rows. With 100 to 1,000 rows, cross-validation
-    compares the members. With fewer than 100 rows, the only member is a kernel GP.
+    S is the mean square of y − m. Members with weights below 10 % are dropped. The other members are then
+    updated with the held-out rows. With 100 to 1,000 rows, cross-validation compares the members. With fewer
+    than 100 rows, the only member is a kernel GP.
 
     If the rows have times, `fit` holds out blocks of time and single rows. The held-out blocks determine the
     weights for rows after the last training time. The held-out single rows determine the weights for rows up

@@ -1,6 +1,5 @@
 """Predictions of held-out rows by the members of a pool, and the weights of the members."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -8,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.optimize
 from jaxtyping import Bool, Float, Int
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from stochgp import deadline
-from stochgp.choosing import prefer, too_few
+from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Data
 from stochgp.data.time_order import increasing
@@ -35,9 +34,8 @@ PerRow = Float[np.ndarray, " N"]
 Mask = Bool[np.ndarray, " N"]
 SECONDS_IN_HASTE = 10.0  # maximum for comparing members after Ctrl-C
 MAX_BELOW = 1e-3  # with larger probabilities of targets below 0, truncation is tried
-MIN_WEIGHT = 0.03  # members with smaller weights are dropped
+MIN_WEIGHT = 0.1  # members with smaller weights are dropped
 MIN_END_WEIGHT = 1e-3  # minimum weight of a member before and after the last training time
-SURE = 1.0  # standard errors that the gain over the best member must exceed
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,18 +126,10 @@ class HeldOutPredictions:
         below = found.cdf(np.nextafter(self.y, -np.inf))  # P(Y < y), also for discrete distributions
         return float(np.average((found.cdf(self.y) >= tail) & (below < 1 - tail), weights=self.weight))
 
-    @functools.cached_property
-    def scores(self) -> dict[str, PerRow]:
-        """The `pool_scores` of each member."""
-        each = zip(self.names, self.log_density.T, self.mean.T, strict=True)
-        return {name: pool_scores(density, mean, self.y, self.weight) for name, density, mean in each}
-
-    def informative(self) -> list[str]:
-        """Return members unless a constant mean clearly predicts better; if none is left, all."""
-        of_mean = lambda mean: pool_scores(np.zeros(len(mean)), mean, self.y, self.weight)
-        rival, each = {"a constant": of_mean(self.constant)}, zip(self.names, self.mean.T, strict=True)
-        beaten = lambda mean: prefer(of_mean(mean), rival, self.cluster, self.weight).name is not None
-        return [name for name, mean in each if not beaten(mean)] or self.names
+    @property
+    def best(self) -> str:
+        """The member with the highest mean log density."""
+        return self.names[int(np.argmax(np.average(self.log_density, axis=0, weights=self.weight)))]
 
 
 def predict_held_out(
@@ -236,14 +226,12 @@ def weigh(predictions: HeldOutPredictions, ensemble: bool, rows: Data | None = N
     )
     if ensemble and is_mixed:
         return stack(predictions) if rows is None else stack_by_time(predictions, rows)
-    useful = predictions.of(predictions.informative())
-    density = np.average(useful.log_density, axis=0, weights=useful.weight)
     why = (
         "discrete distributions of these kinds cannot be mixed"
         if ensemble
         else "ensemble=False: only the best member is used"
     )
-    return alone(useful.names[int(np.argmax(density))], why)
+    return alone(predictions.best, why)
 
 
 def alone(name: str, why: str) -> PoolWeights:
@@ -252,32 +240,15 @@ def alone(name: str, why: str) -> PoolWeights:
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
-    """Return the weights of the mixture if the mixture is better than the best member.
-
-    The gain on held-out rows must exceed one standard error. Weights from one half of the rows score the
-    other half. With fewer than 10 groups, the mixture is used without a comparison. Members are dropped if
-    their weight is below 3 %, or if a constant clearly predicts better than their mean.
-    """
-    useful = predictions.of(predictions.informative())
-    useless = len(predictions.names) - len(useful.names)
-    note = f"; {useless} members with a mean worse than a constant were dropped" if useless else ""
-    best = max(useful.names, key=lambda name: float(np.average(useful.scores[name], weights=useful.weight)))
-    few = too_few(len(useful.y))
-    if len(useful.names) == 1 or few:
-        return alone(best, (few or "there is no other useful member") + note)
-    why = too_few(len(useful.y), useful.cluster)
-    why = why and why + note
-    if why is None:
-        rival = {"the pool": _half_by_half(useful)}
-        found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
-        why = f"compared with {best!r}, {found.why} (log density, plus a score of the mean){note}"
-        if found.name is None:
-            return alone(best, why)
+    """Return the weights of the mixture. Members with weights below 10 % are dropped, the smallest first."""
+    if few := too_few(len(predictions.y)):
+        return alone(predictions.best, few)
     while True:
-        w = stacking_weights(useful.log_density, useful.mean, useful.y, useful.weight)
+        w = stacking_weights(predictions.log_density, predictions.mean, predictions.y, predictions.weight)
         if len(w) == 1 or w.min() >= MIN_WEIGHT:
-            return PoolWeights(useful.names, w, why)
-        useful = useful.of([name for name, share in zip(useful.names, w, strict=True) if share > w.min()])
+            return PoolWeights(predictions.names, w, f"best scores of {len(predictions.y):,} held-out rows")
+        names = [name for name, share in zip(predictions.names, w, strict=True) if share > w.min()]
+        predictions = predictions.of(names)
 
 
 def stack_by_time(predictions: HeldOutPredictions, rows: Data) -> PoolWeights:
@@ -309,19 +280,13 @@ def columns_of_time(rows: Data) -> list[int]:
     return [int(rising[0])] if len(rising) else increasing(rows.X[order], True)[0]
 
 
-def pool_scores(log_density: PerRow, mean: PerRow, y: PerRow, weight: PerRow) -> PerRow:
-    """Return log p(y_i) + log N(y_i | m_i, S), where S is the mean square of y − m."""
-    squares = (y - mean) ** 2
-    S = max(float(np.average(squares, weights=weight)), 1e-300)
-    return log_density - 0.5 * (np.log(2 * np.pi * S) + squares / S)
-
-
 def stacking_weights(
     log_density: Float[np.ndarray, "R K"], mean: Float[np.ndarray, "R K"], y: PerRow, weight: PerRow
 ) -> Float[np.ndarray, " K"]:
-    """Return the weights [K] that maximise the mean of `pool_scores` of the mixture.
+    """Return the weights [K] that maximise the mean of log p(y_i) + log N(y_i | m_i, S) of the mixture.
 
-    The method is stacking of predictive distributions (Yao et al. 2018), plus a term for the mean.
+    S is the mean square of y − m. The method is stacking of predictive distributions (Yao et al. 2018), plus
+    a term for the mean.
     """
     K, share = mean.shape[1], weight / weight.sum()
     if K == 1:
@@ -344,20 +309,6 @@ def stacking_weights(
         loss, np.zeros(K - 1), jac=True, method="L-BFGS-B", bounds=[(-12.0, 12.0)] * (K - 1)
     )
     return softmax(np.concatenate([[0.0], best.x]))
-
-
-def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
-    """Return `pool_scores` of each half of the clusters, with weights from the other half."""
-    labels = np.random.default_rng(0).permutation(np.unique(predictions.cluster))
-    first = np.isin(predictions.cluster, labels[: len(labels) // 2])
-    log_density, mean = np.empty(len(first)), np.empty(len(first))
-    for fitted, scored in ((first, ~first), (~first, first)):
-        some = predictions.take(fitted)
-        w = stacking_weights(some.log_density, some.mean, some.y, some.weight)
-        with np.errstate(divide="ignore"):
-            log_density[scored] = logsumexp(predictions.log_density[scored] + np.log(w), axis=1)
-        mean[scored] = predictions.mean[scored] @ w
-    return pool_scores(log_density, mean, predictions.y, predictions.weight)
 
 
 def truncate(weights: PoolWeights, predictions: HeldOutPredictions, context: FitContext) -> PoolWeights:
