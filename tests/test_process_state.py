@@ -1,4 +1,4 @@
-"""What belongs to the whole process, warning filters, threads of BLAS and settings of JAX, is the same before, during and after a fit."""
+"""Warning filters and settings of JAX are the same before, during and after a fit. BLAS may have one thread during a fit."""
 
 import re
 import threading
@@ -27,11 +27,14 @@ JAX = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 
 
 def state():
-    """As another thread sees it."""
-    blas = [(library["prefix"], library["num_threads"]) for library in threadpool_info()]
+    """As another thread sees it, without the number of threads of BLAS."""
     with ThreadPoolExecutor(1) as pool:
         settings = pool.submit(lambda: [getattr(jax.config, name) for name in JAX]).result()
-    return list(warnings.filters), warnings.showwarning, blas, settings
+    return list(warnings.filters), warnings.showwarning, settings
+
+
+def threads():
+    return [(library["prefix"], library["num_threads"]) for library in threadpool_info()]
 
 
 def pool(seed):
@@ -40,8 +43,9 @@ def pool(seed):
 
 
 def test_no_statement_of_the_package_changes_it():
-    """The command line has a process of its own; `warning.warn` is what gives warnings."""
-    files = [path for path in SRC.rglob("*.py") if "cli" not in path.parts and path.name != "warning.py"]
+    """The command line has its own process. `warning.warn` gives warnings, and `compiled` limits threads of BLAS."""
+    allowed = SRC / "warning.py", SRC / "compiled.py"
+    files = [path for path in SRC.rglob("*.py") if "cli" not in path.parts and path not in allowed]
     lines = [(path, line) for path in files for line in path.read_text().splitlines()]
     found = [f"{path.relative_to(SRC)}: {line.strip()}" for path, line in lines if CHANGES.search(line)]
     assert found == []
@@ -49,18 +53,19 @@ def test_no_statement_of_the_package_changes_it():
 
 def test_it_is_the_same_in_the_middle_of_a_pool_s_fit(monkeypatch):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    before, during = state(), []
+    before, during, blas = state(), [], threads()
     model = pool(0).fit(X, Y, callback=lambda _: during.append(state()))
     model.predict(X)
     assert len(during) >= 2 and all(found == before for found in [*during, state()])
+    assert threads() == blas
 
 
 def test_fits_in_two_threads_leave_it():
     pool(0).fit(X, Y)
-    before = state()
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda seed: pool(seed).fit(X, Y), range(2)))
-    assert state() == before
+    before = state(), threads()
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(lambda seed: pool(seed).fit(X, Y), range(2)))
+    assert (state(), threads()) == before
     with pytest.warns(UserWarning, match="shown"):
         warnings.warn("shown", UserWarning, stacklevel=1)
 

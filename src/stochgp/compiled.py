@@ -1,9 +1,11 @@
 """Fast compilation of JAX programs, and work in threads."""
 
+import contextlib
 import contextvars
 import functools
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -11,9 +13,11 @@ import equinox as eqx
 import jax
 from jax._src import xla_bridge
 from jax._src.core import trace_state_clean
+from threadpoolctl import ThreadpoolController
 
 QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 _STATE = {"is_fork": False}  # True if this process was forked after JAX had started
+_LOCK, _LIMITS = threading.Lock(), list[Any]()  # a limit for each block of `one_blas_thread`
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -42,11 +46,34 @@ def require_jax() -> None:
         ) from error
 
 
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Use one thread of BLAS in this block.
+
+    Products and factors of small matrices on several threads are slow: while they wait, the threads of BLAS
+    occupy the cores, which JAX, another library with BLAS, or the other threads of `in_threads` need.
+    """
+    with _LOCK:  # the number of threads of BLAS is a setting of the process
+        _LIMITS.append(_LIMITS[0] if _LIMITS else _libraries().limit(limits=1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            limit = _LIMITS.pop()
+            if not _LIMITS:
+                limit.restore_original_limits()
+
+
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call `work` on every item, using one thread per core; return the results in order.
 
-    `work` should use one core and give the same result in every thread. An error or Ctrl-C cancels waiting
-    items. Do not use `in_threads` for factorisations under `vmap` (see `linalg.one_by_one`).
+    `work` uses one thread of BLAS, and should give the same result in every thread. An error or Ctrl-C
+    cancels waiting items. Do not use `in_threads` for factorisations under `vmap` (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]
@@ -58,8 +85,9 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
     pool = ThreadPoolExecutor(min(cores(), max(1, len(items))))
     try:
-        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
-        return [future.result() for future in begun]
+        with one_blas_thread():
+            begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in items]
+            return [future.result() for future in begun]
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stochgp.numerics import linalg
-from stochgp.numerics.linalg import factorised, stacked_product, stacked_solve
+from stochgp.numerics.linalg import factorised
 
 BLOCK = 7
 
@@ -68,16 +68,3 @@ def test_a_matrix_that_is_singular_up_to_rounding_gets_a_jitter_of_rounding():
     x = np.linspace(0, 1, 300)[:, None]
     K = np.exp(-0.5 * (x - x.T) ** 2)
     assert 0 < factorised(lambda: K.copy()).jitter <= 1e-12
-
-
-@pytest.mark.parametrize(("n", "sides"), [(7, 3), (96, 1), (129, 2), (250, 70)])
-def test_stacks_are_multiplied_and_solved_as_by_numpy(n, sides):
-    """Products beyond 2¹⁸ multiplications and systems of more than 96 rows are divided."""
-    generator = np.random.default_rng(n)
-    Z, b = generator.normal(size=(3, n, n)), generator.normal(size=(3, n, sides))
-    A = Z @ Z.swapaxes(1, 2) / n + np.eye(n)
-    np.testing.assert_allclose(stacked_product(A, b), A @ b, atol=1e-10)
-    np.testing.assert_allclose(stacked_solve(A, b), np.linalg.solve(A, b), atol=1e-9)
-    A[1] = 0
-    with pytest.raises(np.linalg.LinAlgError):
-        stacked_solve(A, b)

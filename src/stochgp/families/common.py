@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.choosing import Decisions
+from stochgp.compiled import one_blas_thread
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.data.reading import are_files, read_files, read_training_rows
@@ -57,16 +58,20 @@ ROWS_FOR_NOISE = 1_000  # number of rows to estimate the variance around a fitte
 
 @contextlib.contextmanager
 def open_fit(
-    estimator: Any, checkpoint: Any, callback: Callable | None, *, shares_learning: bool = True
+    estimator: Any, checkpoint: Any, callback: Callable | None, *, on_host: bool = False
 ) -> Iterator[FitContext]:
-    """Open the context of a fit. Raises ValueError for invalid settings."""
+    """Open the context of a fit. Raises ValueError for invalid settings.
+
+    `on_host`: the fit computes with NumPy in one process, and uses all threads of BLAS.
+    """
     check_settings(estimator.get_params(deep=False))
     mesh = mesh_of(getattr(estimator, "devices", None))
-    if n_processes(mesh) > 1 and not shares_learning:
+    if n_processes(mesh) > 1 and on_host:
         raise ValueError(
             f"{type(estimator).__name__} can be fitted in one process only, but there are {n_processes(mesh)} processes"
         )
-    with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True):
+    threads = contextlib.nullcontext() if on_host else one_blas_thread()
+    with FitContext.open(estimator, checkpoint, callback, mesh) as context, jax.enable_x64(True), threads:
         if mesh is not None:
             entry = {"count": mesh.size, "processes": n_processes(mesh)}
             context.record("devices", entry, "passes over rows and iterative solves run on all devices")

@@ -153,7 +153,7 @@ class KernelGPRegressor(FamilyRegressor):
             A function that `fit` calls with each new entry of `history_`. If the function returns True, or
             after Ctrl-C, learning ends with the best state so far.
         """
-        with open_fit(self, checkpoint, callback, shares_learning=False) as context:
+        with open_fit(self, checkpoint, callback, on_host=True) as context:
             inputs = inputs_of(self.kernel)
             data = read_regression_data(self, X, y, sample_weight, groups, context, inputs=inputs)
             learner, why = kernel_learner(

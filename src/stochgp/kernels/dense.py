@@ -22,11 +22,11 @@ from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.warped import Warped
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import filled_up, unpacked_alike
-from stochgp.numerics.linalg import NEGLIGIBLE, PRODUCTS, stacked_product
+from stochgp.numerics.linalg import NEGLIGIBLE
 from stochgp.parameters import Frozen, partition, slope_of, value_of
 
 TILE = 256  # rows of a JAX tile: intermediate values stay in a core's cache
-ROWS = 128  # rows of a NumPy panel
+ROWS, COLUMNS = 128, 512  # of a NumPy panel
 UNIT = 4.0  # squared distances of at most UNIT · eps · norms are 0, as in `base.squared_distances`
 
 Kernel = AbstractKernel | Frozen
@@ -123,7 +123,7 @@ PROFILES = {RBF: _rbf, Matern12: _matern12, Matern32: _matern32, Matern52: _mate
 def squares(Z: Float[np.ndarray, "*B n A"]) -> Float[np.ndarray, "*B n n"]:
     """Return ‖z_i − z_j‖² for all pairs of rows near the origin, with a diagonal of 0."""
     norms = np.einsum("...ij,...ij->...i", Z, Z)
-    s = stacked_product(Z, np.swapaxes(Z, -1, -2))
+    s = Z @ np.swapaxes(Z, -1, -2)
     s *= -2
     s += norms[..., :, None]
     s += norms[..., None, :]
@@ -183,14 +183,13 @@ def times(
         u, w = np.einsum("ij,ij->i", U, U)[:, None], np.einsum("ij,ij->i", V, V)[:, None]
         left = np.hstack([-2 * U, u, np.ones_like(u)])  # left @ right.T is the squared distance
         right = np.hstack([V, np.ones_like(w), w])
-        width = _width(min(ROWS, len(X)), right)
 
-        def add(i: int, term: Term = term, left: Any = left, right: Any = right, width: int = width) -> None:
-            for j in range(0, len(right), width):
-                s = left[i : i + ROWS] @ right[j : j + width].T
+        def add(i: int, term: Term = term, left: Any = left, right: Any = right) -> None:
+            for j in range(0, len(right), COLUMNS):
+                s = left[i : i + ROWS] @ right[j : j + COLUMNS].T
                 f = term.profile(np.maximum(s, 0, out=s).astype(dtype, copy=False), False)[0]
                 f = f.astype(np.float64, copy=False)
-                total[i : i + ROWS] += term.variance * (f @ v[j : j + width])
+                total[i : i + ROWS] += term.variance * (f @ v[j : j + COLUMNS])
 
         in_threads(add, range(0, len(X), ROWS))
     return total
@@ -287,12 +286,11 @@ def _strips(
     U = term.scaled(np.asarray(X, np.float64) - centre)
     V = U if Z is X else term.scaled(np.asarray(Z, np.float64) - centre)
     u, v = np.einsum("ij,ij->i", U, U), np.einsum("ij,ij->i", V, V)
-    width = _width(ROWS, V)
 
     def strip(i: int) -> Iterator[Panel]:
         rows = slice(i, min(i + ROWS, len(U)))
-        for j in range(i if above else 0, len(V), width):
-            columns = slice(j, min(j + width, len(V)))
+        for j in range(i if above else 0, len(V), COLUMNS):
+            columns = slice(j, min(j + COLUMNS, len(V)))
             s, norms = U[rows] @ V[columns].T, u[rows, None] + v[None, columns]
             s *= -2
             s += norms
@@ -301,10 +299,6 @@ def _strips(
             yield rows, columns, s.astype(dtype, copy=False)
 
     return [functools.partial(strip, i) for i in range(0, len(U), ROWS)]
-
-
-def _width(n_rows: int, V: np.ndarray) -> int:
-    return max(32, PRODUCTS // (max(n_rows, 1) * max(V.shape[1], 1)))
 
 
 def diagonal(kernel: Kernel, X: Matrix) -> Float[np.ndarray, " N"]:

@@ -22,9 +22,6 @@ NEGLIGIBLE = 1e-12
 BLOCK, UNBLOCKED = 2_048, 4
 UNDERFLOW = 1.1e-19  # √(smallest normal number of float32)
 SMALL, SHARE_OF_SMALL = 1e-9, 0.01
-# Larger products and systems run on several threads of OpenBLAS, which wait for each other.
-PRODUCTS = 1 << 18  # multiplications of a product
-UNDIVIDED = 96  # rows of a system
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 # Jitters as shares of the mean diagonal, for 4 and 8 bytes per number.
 LARGER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -161,30 +158,6 @@ def safe_covariance(
         rest[np.diag_indices(len(rest))] += rounding
     rest += of_noise
     return rest
-
-
-def stacked_product(
-    a: Float[np.ndarray, "*B n m"], b: Float[np.ndarray, "*B m p"]
-) -> Float[np.ndarray, "*B n p"]:
-    """Return a @ b for stacks of small matrices, on one thread."""
-    width = max(1, PRODUCTS // max(1, a.shape[-2] * a.shape[-1]))
-    if width >= b.shape[-1]:
-        return a @ b
-    parts = range(0, b.shape[-1], width)
-    return np.concatenate([a @ b[..., start : start + width] for start in parts], axis=-1)
-
-
-def stacked_solve(A: Float[np.ndarray, "B n n"], b: Float[np.ndarray, "B n S"]) -> Float[np.ndarray, "B n S"]:
-    """Return A⁻¹b for stacks of matrices; raise LinAlgError if a matrix is singular."""
-    n = A.shape[1]
-    if n <= UNDIVIDED:
-        return np.linalg.solve(A, b)
-    h = n // 2
-    found = stacked_solve(A[:, :h, :h], np.concatenate([A[:, :h, h:], b[:, :h]], axis=2))
-    across, first = found[:, :, : n - h], found[:, :, n - h :]
-    rest = A[:, h:, h:] - stacked_product(A[:, h:, :h], across)
-    last = stacked_solve(rest, b[:, h:] - stacked_product(A[:, h:, :h], first))
-    return np.concatenate([first - stacked_product(across, last), last], axis=1)
 
 
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:

@@ -22,7 +22,7 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, ConstantNoise, noise_of_ro
 from stochgp.models import AbstractGP
 from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up
-from stochgp.numerics.linalg import JITTERS, rounding_error, stacked_product, stacked_solve
+from stochgp.numerics.linalg import JITTERS, rounding_error
 from stochgp.parameters import partition, slope_of
 
 PAIRS = 1 << 18  # maximum number of matrix entries of a thread
@@ -145,7 +145,7 @@ def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
         scale = A.diagonal(axis1=1, axis2=2)[todo].mean(axis=1) * A.dtype.type(share)
         damped = A if share == 0 else A[todo] + scale[:, None, None] * eye
         try:
-            found = stacked_solve(damped, right[todo])
+            found = np.linalg.solve(damped, right[todo])
         except np.linalg.LinAlgError:  # one of the matrices is singular
             continue
         Q = found[:, m - R + scored, 1 + scored]
@@ -248,7 +248,7 @@ def _slopes_of_term(part: Part, h: np.ndarray, p: np.ndarray) -> list[list[np.nd
     (B, m, R), (term, Z, F, G) = h.shape, part
     A, Fh = Z.shape[2], F @ h
     right = (h[:, :, :, None] * Z[:, :, None, :]).reshape(B, m, R * A)
-    product = stacked_product(G, np.concatenate([h, p, right], axis=2))
+    product = G @ np.concatenate([h, p, right], axis=2)
     Gh, Gp, GhZ = product[:, :, :R], product[:, :, R : 2 * R], product[:, :, 2 * R :].reshape(B, m, R, A)
     Z2, parts = np.square(Z), []
     for a, Ga in ((h, Gh), (p, Gp)):
