@@ -311,7 +311,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
             "y",
             "only the transforms 'log' and 'count' are available",
         ),
-        (SparseGPClassifier(), tmp_path / "one.parquet", "one", "values of 'one' are 'a'"),
+        (SparseGPClassifier(), tmp_path / "one.parquet", "one", "'one' has only one class, 'a'"),
         (SparseGPClassifier(), folder, "y", "continuous"),
     ]
     for model, path, target, message in refused:

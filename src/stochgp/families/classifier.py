@@ -147,7 +147,7 @@ class SparseGPClassifier(PosteriorClassifier, GPEstimator):
             data, found = read_files(self, X, y, others, context, keeps_all=False, kind="class")
             classes: Any = found.labels
             check_classification_targets(classes)
-            refuse_one_class(classes, data.rows.y)
+            refuse_one_class(classes, data.rows.y, repr(y))
             self.classes_ = classes
             return data
         classes, targets = read_labels(self, y)

@@ -208,11 +208,13 @@ def read_labels(estimator: Any, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float
     return classes, found
 
 
-def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
+def refuse_one_class(
+    classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"], name: str = "y"
+) -> None:
     """Raise ValueError if all training rows have the same class."""
     if len(np.unique(numbers)) < 2:
         only = classes.tolist()[int(numbers[0])]
-        raise ValueError(f"y has only one class, {only!r}; at least two classes are needed")
+        raise ValueError(f"{name} has only one class, {only!r}; at least two classes are needed")
 
 
 def read_weights(sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False) -> np.ndarray | None:
