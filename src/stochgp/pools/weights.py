@@ -151,12 +151,12 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
     """Predict held-out rows, or each fold from the other folds."""
     is_scored = np.isin(role, (SINGLE, BLOCK))
     held, far = (rows, None) if fold is not None else (rows.take(is_scored), role[is_scored] == BLOCK)
-    mean, distributions = np.empty((len(held), len(members))), []
-    for k, member in enumerate(members.values()):
+    distributions = []
+    for member in members.values():
         deadline.require()
         fitted = member._fitted
         distributions.append(fitted.distribution(held.X) if fold is None else fitted.fold_out(rows, fold))
-        mean[:, k] = fitted.mean(held.X) if fold is None else distributions[k].mean
+    mean = np.stack([found.mean for found in distributions], axis=1)
     density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
     if fold is None:
         seen = rows.take(role == LEARNED)
