@@ -291,6 +291,16 @@ def test_a_likelihood_that_kernel_gps_do_not_take_is_refused():
         GPRegressor(likelihood="gausian").fit(X, Y)
 
 
+def test_a_refit_of_a_local_posterior_on_the_same_rows_changes_nothing():
+    """The scale of its variances differs from 1 and must not become part of the noise."""
+    settings = {"learner": None, "likelihood": Gaussian(known_noise(0.3)), "solver": "local"}
+    member = KernelGPRegressor(**settings, random_state=0, time_order="interpolate").fit(X, Y)
+    assert abs(member._fitted.posterior.scale - 1) > 0.1
+    again = members.kernel_of_all_rows(member, Data(X, Y))
+    for left, right in zip(*(m.predict(X[:9], return_std=True) for m in (member, again)), strict=True):
+        assert_allclose(left, right, rtol=1e-5)
+
+
 def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
     solver = lambda n, limit: members.kernel(Data(np.zeros((n, 1)), np.zeros(n)), limit).solver
     most = members.MAX_GLOBAL_ROWS
