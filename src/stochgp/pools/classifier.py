@@ -44,7 +44,6 @@ from stochgp.pools.weights import (
     HeldOutPredictions,
     alone,
     calibrated,
-    held_out_clusters,
     record_scores,
     weigh,
 )
@@ -182,12 +181,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         held = rows.take(np.concatenate(where))
         distributions = [Categorical(logs) for logs in np.concatenate(log_p, axis=1)]
         log_density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
-        weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
         nothing = np.zeros(len(held))  # classes have no means; only log probabilities matter
-        means = np.zeros_like(log_density)
-        return HeldOutPredictions(
-            list(members), held, distributions, means, log_density, weight, cluster, nothing
-        )
+        means, weight = np.zeros_like(log_density), held.weights.astype(np.float64)
+        return HeldOutPredictions(list(members), held, distributions, means, log_density, weight, nothing)
 
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False

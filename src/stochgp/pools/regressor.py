@@ -57,6 +57,7 @@ from stochgp.pools.weights import (
     PoolWeights,
     alone,
     calibrated,
+    held_out_clusters,
     predict_held_out,
     record_scores,
     truncate,
@@ -287,7 +288,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             others = widen_for_later_times(members, others, context)
         weights = weigh(others, self.ensemble, None if others.far is None else rows)
         for name in hurdles:
-            weights = unless_preferred(name, weights, others, predictions)
+            cluster = held_out_clusters(members, predictions.rows)
+            weights = unless_preferred(name, weights, others, predictions, cluster)
         if POINT_MASS in weights.names[0]:
             others = predictions
         else:

@@ -278,12 +278,13 @@ class HurdleRegressor(PosteriorRegressor):
 
 
 def unless_preferred(
-    name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions
-) -> PoolWeights:
+    name: str, weights: PoolWeights, others: HeldOutPredictions, predictions: HeldOutPredictions,
+    cluster: Int[np.ndarray, " R"],
+) -> PoolWeights:  # fmt: skip
     """Return only the hurdle model if its CRPS of held-out rows is clearly lower."""
     rival, rows = predictions.distributions[predictions.names.index(name)], predictions.rows
     pool = others.mixed(weights)
-    found = prefer_by_crps(pool, name, rival, rows, predictions.cluster, MIN_GAIN_OF_HURDLE)
+    found = prefer_by_crps(pool, name, rival, rows, cluster, MIN_GAIN_OF_HURDLE)
     if not found.gains:  # a score is not finite
         return weights
     if found.name is None:

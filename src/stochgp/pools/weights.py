@@ -81,7 +81,7 @@ def mixed(weights: Any, parts: Sequence[AbstractDistribution], each: Any) -> Any
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPredictions:
-    """Predictions of K members for R held-out rows, with the cluster number of each row."""
+    """Predictions of K members for R held-out rows."""
 
     names: list[str]
     rows: Data
@@ -89,7 +89,6 @@ class HeldOutPredictions:
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
     weight: PerRow  # for scores; single rows and rows of blocks have equal sums of weights
-    cluster: Int[np.ndarray, " R"]
     constant: PerRow  # mean target of the rows that members learned from
     far: Mask | None = None  # rows of held-out blocks of time
 
@@ -103,7 +102,7 @@ class HeldOutPredictions:
 
     def take(self, i: Any) -> "HeldOutPredictions":
         """Return the predictions of some rows, without distributions."""
-        names = "mean", "log_density", "weight", "cluster", "constant"
+        names = "mean", "log_density", "weight", "constant"
         arrays = {name: getattr(self, name)[i] for name in names}
         return replace(self, rows=self.rows.take(i), distributions=[], far=None, **arrays)
 
@@ -164,15 +163,13 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
     else:
         counts, sums = (np.bincount(fold, w) for w in (rows.weights, rows.weights * rows.y))
         constant = ((sums.sum() - sums) / (counts.sum() - counts))[fold]
-    weight, cluster = held.weights.astype(np.float64), held_out_clusters(members, held)
+    weight = held.weights.astype(np.float64)
     if far is None or far.all() or not far.any():
         far = None
     else:  # gives single rows and rows of blocks equal sums of weights
         totals = weight[~far].sum(), weight[far].sum()
         weight = weight / np.where(~far, *totals) * weight.sum() / 2
-    return HeldOutPredictions(
-        list(members), held, distributions, mean, density, weight, cluster, constant, far
-    )
+    return HeldOutPredictions(list(members), held, distributions, mean, density, weight, constant, far)
 
 
 def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:
