@@ -72,8 +72,9 @@ def one_blas_thread() -> Iterator[None]:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call `work` on every item, using one thread per core; return the results in order.
 
-    `work` uses one thread of BLAS, and should give the same result in every thread. An error or Ctrl-C
-    cancels waiting items. Do not use `in_threads` for factorisations under `vmap` (see `linalg.one_by_one`).
+    `work` should give the same result in every thread. If there are several items, it uses one thread of
+    BLAS. An error or Ctrl-C cancels waiting items. Do not use `in_threads` for factorisations under `vmap`
+    (see `linalg.one_by_one`).
     """
     if len(items) == 1:
         return [work(items[0])]

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float, Int
 
+from stochgp.compiled import in_threads
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.kernels import dense
@@ -112,8 +113,7 @@ def outer_products(
         rho = rows.weight[:, -n_sloping:]
         return np.einsum("cr,cri,crj->ij", rho, g, g, dtype=np.float64, optimize=True), float(rho.sum())
 
-    # There are no threads here, because BLAS uses several threads for these matrices.
-    found, weights = zip(*map(sums, conditionals.parts_of(near)), strict=True)
+    found, weights = zip(*in_threads(sums, conditionals.parts_of(near)), strict=True)
     return np.sum(found, axis=0) / sum(weights)
 
 
