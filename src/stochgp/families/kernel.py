@@ -232,8 +232,12 @@ class KernelGPRegressor(FamilyRegressor):
     def kernel_(self) -> kernels.AbstractKernel:
         """The kernel with its hyperparameters, for standardised inputs if `standardize=True`."""
         check_is_fitted(self)
-        posterior: Any = self._fitted.posterior
-        return (posterior.gp if isinstance(posterior, LocalPosterior) else posterior.system).kernel
+        return model_of(self._fitted.posterior).kernel
+
+
+def model_of(posterior: Any) -> Any:
+    """Return the learned kernel and noise. The noise excludes factors of the variances of predictions."""
+    return posterior.gp if isinstance(posterior, LocalPosterior) else posterior.system
 
 
 def learned_kernel_gp(

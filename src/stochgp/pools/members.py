@@ -19,7 +19,7 @@ from stochgp.estimators.base import GPEstimator
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import ALL_ROWS_OF_CLASSES, CLASSIFIER, MAX_SITE_ROWS
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.kernel import KernelGPRegressor, model_of
 from stochgp.families.solving import with_posterior
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.features import is_network
@@ -27,7 +27,7 @@ from stochgp.kernels import Constant, Linear, Sum
 from stochgp.names import lookup
 from stochgp.observations import TREES
 from stochgp.pools.division import MAX_FEW_ROWS
-from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, MixturePosterior
+from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
 from stochgp.warning import silent
@@ -228,9 +228,7 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
     """Return a kernel GP with the learned hyperparameters fixed, in units of these rows."""
     posterior: Any = member._fitted.posterior
-    # `noise_variance_` and the noise of a local posterior include factors of the variance.
-    at = posterior.gp if isinstance(posterior, LocalPosterior) else getattr(posterior, "base", posterior)
-    noise = float(at.noise.level)
+    noise = float(model_of(posterior).noise.level)
     solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
     again = learned_again(
         member, rows, kernel=member.kernel_, learner=None, solver=solver, _noise_level=noise
