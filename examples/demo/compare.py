@@ -19,7 +19,7 @@ from stochgp.cli.rows import show
 from stochgp.data import train_test_indices
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
-from stochgp.storage.trees import check_can_write, replacing
+from stochgp.storage.writing import check_can_write, replacing
 
 MEMORY_LIMIT = "2GB"
 FLIGHTS = 8_000  # training flights
