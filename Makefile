@@ -1,6 +1,6 @@
 # make demo      run the demo on real data        make test       run format, lint, types and tests
 # make lint      check format, lint and types     make test-all   the same with all long tests and extras
-# make test-docs test pages, examples, experiments and benchmarks (in test-all, not in test)
+# make test-docs test pages, experiments and benchmarks (in test-all, not in test)
 # make setup     only create the virtual environment
 # make docs      build the documentation in docs/_build/html/index.html, and run its notebooks
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
@@ -23,8 +23,8 @@ EITHER_PRECISION := tests/test_parameters.py \
 	$(addprefix tests/kernels/test_contract.py::test_,diag_is_the_diagonal values_have_the_dtype_of_the_rows gradients_are_finite_on_repeated_rows) \
 	$(addprefix tests/features/test_contract.py::test_,rows_are_mapped_independently features_have_the_dtype_of_the_rows)
 
-# Tests of examples, experiments, benchmarks and pages. tests/test_wheel.py runs the code of the README.
-BESIDE := tests/benchmarks tests/examples tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py \
+# Tests of experiments, benchmarks and pages. tests/test_wheel.py runs the code of the README.
+BESIDE := tests/benchmarks tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py \
 	tests/test_pages.py tests/test_walking.py
 
 # Tests of contracts, which run in a separate process that checks all type annotations.
