@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.sparse import csr_array
 
 from stochgp.numerics.trees import Trees, joined
 
@@ -57,13 +59,12 @@ class Boosting:
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[tuple[list[int], list[float], np.ndarray]] = []  # inputs, thresholds, leaves
         best, n_best = loss(other_values), 0
-        inputs = np.flatnonzero([len(edge) > 0 for edge in edges])
-        while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
-            some = np.sort(generator.permutation(inputs)[:MAX_INPUTS])
+        table = _Table.of(bins, np.array([len(edge) for edge in edges]))
+        while len(table.inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
+            some = np.sort(generator.permutation(len(table.inputs))[:MAX_INPUTS])
             rows = np.sort(generator.permutation(len(X))[: max(1, round(self.share * len(X)))])
             g, h = (part[rows] for part in slopes(values))
-            splits, leaves = self._grow(bins[np.ix_(rows, some)], [len(edges[j]) for j in some], g, h)
-            splits = [(int(some[j]), cut) for j, cut in splits]
+            splits, leaves = self._grow(bins, rows, table.take(rows, some), g, h)
             thresholds = [edges[j][cut] if cut < len(edges[j]) else np.inf for j, cut in splits]
             trees.append(([j for j, _ in splits], thresholds, leaves))
             values += leaves[_leaf(bins, splits)]
@@ -77,10 +78,10 @@ class Boosting:
         return joined([Trees(np.array(splits_of, np.int32), np.array(thresholds_of), np.array(leaves_of))])
 
     def _grow(
-        self, bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
+        self, bins: Bins, rows: Int[np.ndarray, " n"], table: "_Table", g: np.ndarray, h: np.ndarray
     ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
-        """Return the splits of one tree, one per level, and the values of its leaves."""
-        inputs, cuts, order, histograms = _histograms(bins, n_edges, g, h)
+        """Return the splits of one tree of these rows, one per level, and the values of its leaves."""
+        inputs, cuts, order, histograms = _histograms(table, g, h)
         n, T = len(g), len(order)
         worth = lambda G, H: (np.square(G) / (H + self.ridge)).sum(axis=0)
         leaf, splits = np.zeros(n, np.int64), []
@@ -92,7 +93,7 @@ class Boosting:
             side[..., :T] -= totals * order
             k = int(np.argmax(worth(*side) + worth(*(totals - side))))
             splits.append((int(inputs[k]), int(cuts[k])))
-            is_above = bins[:, inputs[k]] > cuts[k]
+            is_above = bins[rows, inputs[k]] > cuts[k]
             if level < self.depth - 1:
                 is_few = 2 * np.count_nonzero(is_above) <= n
                 part = histograms(is_above == is_few, leaf, 1 << level)
@@ -103,16 +104,43 @@ class Boosting:
         return splits, -self.rate * G / (H + self.ridge)
 
 
+class _Table(NamedTuple):
+    """The bins of the inputs with thresholds, in the order of rows.
+
+    Inputs with one threshold, such as indicators of categories, are rows of a sparse matrix.
+    """
+
+    inputs: Int[np.ndarray, " S"]
+    n_edges: Int[np.ndarray, " S"]
+    many: Int[np.ndarray, "N M"]  # bins of the inputs with more than one threshold
+    two: Any  # [N, S − M], 1 above the threshold
+
+    @classmethod
+    def of(cls, bins: Bins, n_edges: Int[np.ndarray, " D"]) -> "_Table":
+        many, two = np.flatnonzero(n_edges > 1), np.flatnonzero(n_edges == 1)
+        inputs = np.concatenate([many, two])
+        return cls(inputs, n_edges[inputs], np.ascontiguousarray(bins[:, many]), csr_array(bins[:, two]))
+
+    def take(self, rows: Int[np.ndarray, " n"], some: Int[np.ndarray, " s"]) -> "_Table":
+        """Return some rows and some inputs."""
+        inputs, n_edges, M = self.inputs[some], self.n_edges[some], self.many.shape[1]
+        many, two = self.many.take(rows, axis=0), self.two[rows]
+        if len(some) < len(self.inputs):
+            many, two = many[:, some[some < M]], two[:, some[some >= M] - M]
+        return _Table(inputs, n_edges, many, two)
+
+
 def _histograms(
-    bins: Bins, n_edges: list[int], g: np.ndarray, h: np.ndarray
+    table: _Table, g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
     """Return inputs, cuts and order of S splits, and a function for Σ g and Σ h [2, L, S]."""
-    sizes = np.array(n_edges) + 1
-    many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
-    order = np.repeat(np.arange(len(many)), sizes[many])
-    start = np.cumsum(sizes[many]) - sizes[many]
-    slots, (row_of_pair, input_of_pair) = bins[:, many] + start, np.nonzero(bins[:, two])
-    T, B, is_equal = len(order), len(two), bool((h == h[0]).all())
+    M, B = table.many.shape[1], table.two.shape[1]
+    sizes = table.n_edges[:M] + 1
+    order = np.repeat(np.arange(M), sizes)
+    start = np.cumsum(sizes) - sizes
+    slots, input_of_pair = table.many + start, table.two.indices.astype(np.int64)
+    row_of_pair = np.repeat(np.arange(len(g)), np.diff(table.two.indptr))
+    T, is_equal = len(order), bool((h == h[0]).all())
 
     def histograms(chosen: Mask, leaf: np.ndarray, L: int) -> Float[np.ndarray, "2 L S"]:
         rows, there = np.flatnonzero(chosen), np.flatnonzero(chosen[row_of_pair])
@@ -120,7 +148,7 @@ def _histograms(
         place = (slots[rows] + T * leaf[rows, None]).ravel()
         place_of_two = input_of_pair[there] + B * leaf[above]
         for k, w in enumerate((g, None if is_equal else h)):
-            dense, sparse = (None, None) if w is None else (np.repeat(w[rows], len(many)), w[above])
+            dense, sparse = (None, None) if w is None else (np.repeat(w[rows], M), w[above])
             found[k, :, :T] = np.bincount(place, dense, L * T).reshape(L, T)
             found[k, :, T:] = np.bincount(place_of_two, sparse, L * B).reshape(L, B)
         if is_equal:
@@ -128,7 +156,7 @@ def _histograms(
         return found
 
     cuts = np.concatenate([np.arange(T) - start[order], np.zeros(B, np.int64)])
-    return np.concatenate([many[order], two]), cuts, order, histograms
+    return np.concatenate([table.inputs[:M][order], table.inputs[M:]]), cuts, order, histograms
 
 
 def _leaf(bins: Bins, splits: list[Split]) -> Int[np.ndarray, " N"]:

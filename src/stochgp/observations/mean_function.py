@@ -12,6 +12,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from stochgp import deadline
+from stochgp.compiled import in_threads
 from stochgp.data import Standardiser
 from stochgp.data.rows import Data
 from stochgp.numerics.clustered import folds
@@ -24,7 +25,7 @@ PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # ridge penalties of slopes for s
 MIN_SHARE = 0.1  # lower bound of `noise_factor`, and of the share of degrees of freedom of the residuals
 
 FOLDS = 5  # folds for cross-fitted trees
-BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=64, fewest=4, patience=30)
+BOOSTING = Boosting(n_trees=250, depth=6, rate=0.2, ridge=0.5, n_bins=64, fewest=4, patience=20)
 SHARES, SEEN = (0.4, 0.8), 10_000  # bounds of the share of rows per tree; rows per tree between them
 SHARE_OF_TIME = 0.5  # share of the time limit of a fit for the trees
 
@@ -166,18 +167,24 @@ class TreeMean(AbstractMeanFunction):
         offset = np.average(rows.y, weights=rows.weights)
         rest = Data(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
         values = np.full(len(rows), offset)
-        fold, found = folds(len(rows), rows.group, FOLDS), []
-        n_folds, left = int(fold.max()) + 1, deadline.left()
-        sizes = [0] * n_folds
-        for k in range(n_folds if n_folds > 1 else 0):
-            last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
-            seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-            learned, judged = (rest.take(part[random_rows(len(part), MAX_ROWS)]) for part in (seen, others))
-            trees = boosted(learned, judged, k, lambda last=last: deadline.left() > last)
-            if trees is not None:
-                found.append(trees)
-                sizes[k] = len(trees.leaves)
-                values[others] += trees.on_host(rest.X[others])
+        fold, left = folds(len(rows), rows.group, FOLDS), deadline.left()
+        n_folds = int(fold.max()) + 1
+        last = left * (1 - SHARE_OF_TIME) if np.isfinite(left) else -np.inf
+
+        def of_fold(k: int) -> Trees | None:
+            learned, judged = (
+                rest.take(part[random_rows(len(part), MAX_ROWS)])
+                for part in (np.flatnonzero(fold != k), np.flatnonzero(fold == k))
+            )
+            return boosted(learned, judged, k, lambda: deadline.left() > last)
+
+        trees = in_threads(of_fold, range(n_folds)) if n_folds > 1 else []
+        found = [own for own in trees if own is not None]
+        sizes = [0 if own is None else len(own.leaves) for own in trees] or [0]
+        for k, own in enumerate(trees):
+            if own is not None:
+                others = np.flatnonzero(fold == k)
+                values[others] += own.on_host(rest.X[others])
         none = Trees(np.zeros((1, 1), np.int32), np.full((1, 1), np.inf), np.zeros((1, 2)))
         m = cls(np.asarray(offset, np.float64), joined(found or [none], 1 / n_folds), tuple(sizes))
         some = rest.take(random_rows(len(rows), SEEN))
