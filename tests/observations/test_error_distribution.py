@@ -201,33 +201,49 @@ def test_parts_are_the_groups_or_cells():
 
 @pytest.mark.parametrize("n", [120, 600])
 def test_the_gaussian_is_kept_in_19_of_20_draws(n):
-    assert sum(choose(draws(n, seed), 0).name is None for seed in range(20)) >= 19
+    assert sum(choose(draws(n, seed), 0)[0].name is None for seed in range(20)) >= 19
 
 
 @pytest.mark.parametrize(("df", "slope"), [(3.0, 0.0), (None, 1.5), (3.0, 1.5)])
 def test_heavy_tails_or_a_scale_of_the_inputs_are_found(df, slope):
     rows = draws(2400, 11, df, slope)
-    assert choose(rows, 0).name == STUDENT
+    assert choose(rows, 0)[0].name == STUDENT
     found = fit(rows, 0)
     assert (found.df > 10) == (df is None)
     side = found.log_scale(np.diag([0.5, 0, 0])[:1]) - found.log_scale(np.diag([-0.5, 0, 0])[:1])
     assert abs(side[0] - 2 * slope) < 0.8
 
 
+def test_one_comparison_of_many_rows_also_gives_the_distribution(monkeypatch):
+    """Trees of three quarters of the rows; κ and ν maximise the density of all other rows."""
+    monkeypatch.setattr(error_distribution, "MANY", 2_000)
+    rows = draws(2_400, 11, 3.0, 1.5)
+    preference, found = choose(rows, 0)
+    part = folds(2_400, None, 8, 0)
+    first, others, both = (rows.take(where) for where in (part > 1, part == 1, part < 2))
+    trees = _trees(first, others, 0)
+    assert preference.name == STUDENT
+    assert_array_equal(found.trees.leaves, trees.leaves)
+    wanted = student_dispersion(both.y**2 * np.exp(-trees.on_host(both.X)))
+    assert_allclose((found.factor, found.df), (wanted.factor, wanted.df), rtol=1e-6)
+    assert choose(draws(2_400, 1), 0)[1] is None
+    assert choose(dataclasses.replace(rows, group=np.arange(2_400) % 20), 0)[1] is None  # two rounds
+
+
 @pytest.mark.parametrize(("n", "wanted"), [(400, None), (2400, SCALED)])
 def test_without_heavy_tails_no_student_t_is_chosen(n, wanted):
     rows = draws(n, 11, 3.0, 2.0)
-    found = choose(rows, 0, heavy_tails=False)
+    found = choose(rows, 0, heavy_tails=False)[0]
     assert found.name == wanted and "student" not in found.why
     assert fit(rows, 0, heavy_tails=False).df is None
 
 
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
-    assert choose(clear.take(np.arange(60)), 0).name is None
+    assert choose(clear.take(np.arange(60)), 0)[0].name is None
     tied = dataclasses.replace(clear, y=np.where(np.arange(4000) % 5 == 0, 0, clear.y))
-    assert "tied" in choose(tied, 0).why
-    assert "groups" in choose(dataclasses.replace(clear, group=np.arange(4000) % 9), 0).why
+    assert "tied" in choose(tied, 0)[0].why
+    assert "groups" in choose(dataclasses.replace(clear, group=np.arange(4000) % 9), 0)[0].why
 
 
 def test_the_scale_is_constant_if_rows_are_few():
@@ -330,10 +346,10 @@ def test_trees_of_rows_that_count_are_those_of_repeated_rows(whole):
 def test_rows_that_count_choose_what_repeated_rows_choose(whole):
     """To the printed digits of every gain and every error."""
     one, many = counted(600, 23, df=4.0, slope=0.6)
-    found, wanted = (choose(rows, 0) for rows in (one, many))
+    found, wanted = (choose(rows, 0)[0] for rows in (one, many))
     numbers = lambda preference: re.findall(r"gains (\S+ ± \S+) nats", preference.why)
     assert (found.name, numbers(found)) == (wanted.name, numbers(wanted))
-    assert numbers(found) != numbers(choose(dataclasses.replace(one, weight=None), 0))
+    assert numbers(found) != numbers(choose(dataclasses.replace(one, weight=None), 0)[0])
 
 
 def test_inputs_of_two_values_split_as_others_do():
@@ -357,6 +373,28 @@ def test_inputs_of_two_values_split_as_others_do():
         leaf = 2 * leaf + (two[:, int(np.argmax(total))] > 0.5)
     first = grown(others)
     assert int(first.inputs[0, 0]) == int(found.inputs[0, 0])
+
+
+def test_trees_of_many_inputs_use_random_inputs_and_the_best_of_them():
+    """Half of the inputs have two values. Each first split is the best of the 64 drawn inputs."""
+    generator = np.random.default_rng(7)
+    X = generator.normal(size=(400, 90))
+    X[:, ::2] = X[:, ::2] > 1
+    g = generator.normal(size=400) + X[:, 1] - 2 * X[:, 8]
+    boosting = Boosting(n_trees=3, depth=1, rate=0.3, ridge=2.0, n_bins=16, share=1.0, patience=9)
+    seen = []
+    found = boosting.fit(X, lambda v: (g + v, np.ones(400)), X, lambda v: -len(seen.append(v) or seen), 0)
+    edges, values, draw = edges_of(X, 16), np.zeros(400), np.random.default_rng(0)
+    square = lambda side, slope: slope[side].sum() ** 2 / (side.sum() + 2)
+    for t in range(3):
+        order = np.argsort(np.array([len(edge) == 1 for edge in edges]), kind="stable")
+        some = order[np.sort(draw.permutation(90)[:64])]
+        draw.permutation(400)
+        worth = lambda j, c, slope=g + values: square(X[:, j] > c, slope) + square(X[:, j] <= c, slope)
+        best = max(worth(j, c) for j in some for c in edges[j])
+        j, c = int(found.inputs[t, 0]), float(found.thresholds[t, 0])
+        assert_allclose(worth(j, c), best, rtol=1e-12)
+        values = values + np.asarray(found.leaves)[t][(X[:, j] > c).astype(int)]
 
 
 def test_boosting_ends_when_it_is_told_to():

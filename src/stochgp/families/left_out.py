@@ -119,9 +119,9 @@ def error_distribution(
             rows = _left_out(posterior, gp, data) if held_out is None else held_out
             if chooses:
                 heavy = data.transform is None or data.transform.growth < MIN_DF
-                preference = choose(rows, SEED, heavy_tails=heavy)
+                preference, dispersion = choose(rows, SEED, heavy_tails=heavy)
                 name, why = preference.name or GAUSSIAN, f"compared on left-out rows: {preference.why}"
-            if name != GAUSSIAN:
+            if name != GAUSSIAN and dispersion is None:
                 scaled = isinstance(likelihood, str) and not packed
                 dispersion = fit(rows, SEED, heavy_tails=heavy, scaled=scaled, df=fixed_df(likelihood))
     except TimeIsUpError:

@@ -103,7 +103,7 @@ def _scales(variance: Array, trees: Trees | None, X: Float[Array, "N D"]) -> Flo
     return variance.astype(X.dtype) * jnp.exp(jnp.clip(eta, -MAX_OF_TREES, MAX_OF_TREES))
 
 
-def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
+def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> tuple[Preference, Dispersion | None]:
     """Compare the Student-t of `fit` with a constant Gaussian by cross-validation.
 
     If `heavy_tails` is False, the alternative is a Gaussian with a scale that depends on the inputs; it needs
@@ -111,24 +111,30 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
     than 100 rows or 10 groups, and for tied or rounded targets, the result is None without a comparison.
 
     Each round uses two quarters of the rows for trees, one to stop boosting and to fit κ and ν, and one to
-    compare log densities. With 8,000 rows or more, one round is enough if it compares at least 10 groups.
+    compare log densities. With 8,000 rows or more, one round is enough if it compares at least 10 groups. If
+    an eighth contains 10 groups, this round uses three quarters of the rows for trees, and an eighth for each
+    of the other purposes. After one round, the second result is its alternative, with κ and ν of all rows
+    that are not used for trees.
     """
     name, fewest = (STUDENT, {}) if heavy_tails else (SCALED, {"fewest": MIN_ROWS_SCALED})
     if why := too_few(len(rows), rows.group, **fewest):
-        return Preference(None, {}, why)
+        return Preference(None, {}, why), None
     squares = rows.y**2
     if np.average(squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: predictions of more than a tenth of the left-out rows are exact"
     elif median(squares, rows.weight) < ROUNDED and squares.max() <= 1:
         why = "left-out errors are rounding errors: half of them are below 0.01 standard deviations, and all below 1"
     if why:
-        return Preference(None, {}, why)
-    part, scaled = folds(len(rows), rows.group, PARTS, seed), len(rows) >= MIN_ROWS_SCALED
-    scored, gaussian, rival, n_scored = [], [], [], 1
-    if rows.group is not None:
-        n_scored = min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(rows.group))))
-    for k in range(PARTS if len(part) < MANY else n_scored):
-        is_tested, is_other = part == k, part == (k + 1) % PARTS
+        return Preference(None, {}, why), None
+    scaled, n_scored, n_parts = len(rows) >= MIN_ROWS_SCALED, PARTS, PARTS
+    if len(rows) >= MANY:
+        n_groups = len(rows) if rows.group is None else len(np.unique(rows.group))
+        n_parts = 2 * PARTS if n_groups >= 2 * PARTS * FEWEST_GROUPS else PARTS
+        n_scored = min(PARTS, -(-n_parts * FEWEST_GROUPS // n_groups))
+    part = folds(len(rows), rows.group, n_parts, seed)
+    scored, gaussian, rival = [], [], []
+    for k in range(n_scored):
+        is_tested, is_other = part == k, part == (k + 1) % n_parts
         first, others, tested = (rows.take(where) for where in (~is_tested & ~is_other, is_other, is_tested))
         shape = _fit(first, others, seed, scaled, heavy_tails)
         base = _fit(first, others, seed, False, False)
@@ -136,7 +142,11 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> Preference:
         gaussian.append(base.log_density(tested.y**2, np.zeros(1)))
         rival.append(shape.log_density(tested.y**2, shape.log_scale(tested.X)))
     tested, (gaussian, rival) = rows.take(np.concatenate(scored)), map(np.concatenate, (gaussian, rival))
-    return prefer(gaussian, {name: rival}, clusters(tested.X, tested.group), tested.weight)
+    preference = prefer(gaussian, {name: rival}, clusters(tested.X, tested.group), tested.weight)
+    if preference.name is None or n_scored > 1:
+        return preference, None
+    both = rows.take(is_tested | is_other)
+    return preference, _with_tails(shape.trees, first, both, heavy_tails)
 
 
 def fit(
@@ -196,8 +206,14 @@ def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squa
 def _fit(
     rows: Data, others: Data, seed: int, scaled: bool, heavy_tails: bool, df: float | None = None
 ) -> Dispersion:
-    """Fit trees to `rows`, and κ and ν to `others`; without trees, fit κ and ν to all rows."""
-    trees = _trees(rows, others, seed) if scaled else None
+    """Fit trees to `rows`, and κ and ν to `others` (see `_with_tails`)."""
+    return _with_tails(_trees(rows, others, seed) if scaled else None, rows, others, heavy_tails, df)
+
+
+def _with_tails(
+    trees: Trees | None, rows: Data, others: Data, heavy_tails: bool, df: float | None = None
+) -> Dispersion:
+    """Fit κ and ν to `others`; without trees, to all rows."""
     eta = Dispersion(trees=trees).log_scale(others.X)
     squares, count = others.y**2 * np.exp(-eta), others.weights
     if trees is None:
