@@ -6,16 +6,19 @@ import pytest
 from jaxtyping import Array, Float
 
 from stochgp.data.memory import MemorySource
+from stochgp.data.rows import Data
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52, Warped, dense
-from stochgp.likelihoods.noise import AbstractNoise
+from stochgp.likelihoods.noise import AbstractNoise, known_noise
 from stochgp.models import KernelGP
 from stochgp.networks import Dense
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import (
     Conditional,
+    conditional_moments,
     curvature,
     evaluate,
     left_out,
+    of_last,
 )
 from stochgp.parameters import AbstractParameter, bounded, frozen, partition, positive
 
@@ -417,3 +420,32 @@ def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
     bound = 40 * np.finfo(np.float32).eps * 1.3 / 1e-4
     assert np.abs(single / exact - 1).max() < bound
     assert np.abs(double / exact - 1).max() < 1e-5  # θ itself is a float32 number
+
+
+@pytest.mark.parametrize("is_singular", [False, True])
+def test_the_last_row_given_the_others_by_cholesky_and_by_inverses(is_singular):
+    """If one matrix is singular, all use the inverse, with jitter."""
+    generator = np.random.default_rng(3)
+    B, m = 5, 7
+    root = generator.normal(size=(B, m, m))
+    A, y = root @ root.transpose(0, 2, 1) + 0.1 * np.eye(m), generator.normal(size=(B, m))
+    if is_singular:
+        A[2, 0], A[2, :, 0] = A[2, 1], A[2, :, 1]
+        A[2, 0, 0] = A[2, 1, 1]
+    more, least = generator.uniform(0, 1, (B, 1)), np.full((B, 1), 0.3)
+    found, wanted = of_last(A, y, more[:, 0], least[:, 0]), left_out(A, y, more, least)[0]
+    for ours, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, other[:, 0], rtol=1e-9)
+
+
+def test_moments_in_float32_are_those_in_float64():
+    """For noise of a hundredth of the prior variance, the errors are small shares of standard deviations."""
+    generator = np.random.default_rng(4)
+    gp = KernelGP(Matern32(jnp.asarray([3.0, 2.0]), 1.0), known_noise(0.01))
+    near = Data(generator.uniform(-1, 1, (6, 200, 2)), generator.normal(size=(6, 200)), np.ones((6, 200)))
+    x = generator.uniform(-1, 1, (6, 2))
+    (mean, variance, prior), found = (conditional_moments(gp, near, x, wide) for wide in (True, False))
+    assert 0 < np.abs(found[0] - mean).max() < 1e-3 * np.sqrt(0.01)
+    np.testing.assert_allclose(found[1], variance, rtol=1e-3)
+    np.testing.assert_allclose(found[2], prior, rtol=1e-6)
+    assert found[0].dtype == found[1].dtype == np.float64

@@ -121,20 +121,50 @@ def left_out(
     return Conditional(loss, z, V), u, Q * variance[:, None, :], own
 
 
+def of_last(
+    A: Float[np.ndarray, "B m m"], y: Rows2, more: Float[np.ndarray, " B"], least: Float[np.ndarray, " B"]
+) -> Conditional:
+    """Return the `Conditional` of each last row given all others, as in `left_out`.
+
+    In the Cholesky factor of A with the additional row [yᵀ, ∞], the last two entries of the diagonal and of
+    the last row are √V and the error e/√V.
+    """
+    B, m = y.shape
+    both = np.empty((B, m + 1, m + 1), A.dtype)  # only the lower triangle is read
+    both[:, :m, :m], both[:, m, :m], both[:, m, m] = A, y, np.sqrt(np.finfo(A.dtype).max)
+    try:
+        L = np.linalg.cholesky(both)
+    except np.linalg.LinAlgError:  # one of the matrices needs jitter
+        found = left_out(A, y, more[:, None], least[:, None])[0]
+        return Conditional(*(part[:, 0] for part in found))
+    root = L[:, m - 1, m - 1]
+    V = np.maximum(root**2 + more, least)
+    z = L[:, m, m - 1] * root / np.sqrt(V)
+    return Conditional(0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V)
+
+
 def conditional_moments(
-    gp: Any, near: Data, x: Float[np.ndarray, "B D"]
+    gp: Any, near: Data, x: Float[np.ndarray, "B D"], wide: bool = True
 ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"], Float[np.ndarray, " B"]]:
-    """Return mean, variance and prior variance of f at each x given its neighbours `near`."""
+    """Return mean, variance and prior variance of f at each x given its neighbours `near`.
+
+    If `wide` is False, the noise must be large enough for float32.
+    """
     last = (0, 0), (0, 1)
     X = np.concatenate([near.X, np.asarray(x, near.X.dtype)[:, None]], axis=1)
     rows = Data(X, np.pad(near.y, last), np.pad(near.weight, last, constant_values=1.0))
-    A, y = systems(gp, rows, np.float64)
-    nought, noise = np.zeros((len(x), 1)), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
-    found, _, h, _ = left_out(A, y, nought, nought)
-    V, prior = found.variance[:, 0], np.maximum(A[:, -1, -1] - noise, 0)
-    rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), np.float64)
-    mean = -found.z[:, 0] * np.sqrt(V)
-    return mean, np.minimum(np.maximum(V - noise, rounding), prior), prior
+    A, y = systems(gp, rows, np.float64 if wide else np.float32)
+    nought, noise = np.zeros((len(x), 1), A.dtype), _noise(gp, X[:, -1:], np.ones((len(x), 1)))[:, 0]
+    prior = np.maximum(A[:, -1, -1] - noise, 0)
+    if wide:
+        found, _, h, _ = left_out(A, y, nought, nought)
+        found = Conditional(*(part[:, 0] for part in found))
+        rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), np.float64)
+    else:
+        found, rounding = of_last(A, y, nought[:, 0], nought[:, 0]), 0.0
+        found = Conditional(*(part.astype(np.float64) for part in found))
+    mean = -found.z * np.sqrt(found.variance)
+    return mean, np.minimum(np.maximum(found.variance - noise, rounding), prior), prior
 
 
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:
@@ -162,12 +192,11 @@ def evaluate(gp: AbstractGP, source: MemorySource, near: Int[np.ndarray, "C m"],
 
     def of(part: Int[np.ndarray, "B m"]) -> Conditional:
         rows = neighbourhoods(source, part)
-        return left_out(
-            *systems(gp, rows, np.float64 if wide else np.float32), *_observed(gp, rows, 1, False)
-        )[0]
+        more, least = _observed(gp, rows, 1, False)
+        return of_last(*systems(gp, rows, np.float64 if wide else np.float32), more[:, 0], least[:, 0])
 
     parts = in_threads(of, parts_of(near))
-    found: Any = (np.concatenate(part)[:, 0].astype(np.float64) for part in zip(*parts, strict=True))
+    found: Any = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
     return Conditional(*found)
 
 
@@ -280,13 +309,16 @@ def weight_per_row(source: MemorySource, scored: Int[np.ndarray, "C R"], joint: 
     return float(source.weights()[scored[scored != NONE]].sum()) / scored.size
 
 
-def is_small(gp: Any, rows: Data) -> bool:
-    """Return True if parameters are float64, or if the noise is too small for float32."""
+def is_small(gp: Any, rows: Data, below: float = WIDE_BELOW) -> bool:
+    """Return True if parameters are float64, or if the noise is too small for float32.
+
+    The noise is too small if σ²s/ρ of some row is less than `below` times the mean of k(x, x).
+    """
     if gp.noise_variance.dtype == np.float64:
         return True
     rows = rows.wide()
     noise = _noise(gp, rows.X[None], np.maximum(rows.weight, SMALLEST_COUNT)[None])
-    return bool(noise.min() < WIDE_BELOW * dense.diagonal(gp.kernel, rows.X).mean())
+    return bool(noise.min() < below * dense.diagonal(gp.kernel, rows.X).mean())
 
 
 def neighbourhoods(source: MemorySource, near: Int[np.ndarray, "B m"]) -> Data:
