@@ -103,8 +103,8 @@ def test_calibration_leaves_groups_out(monkeypatch):
     for n, near in ((10**6, lambda i, rest: rest), (5, nearest)):
         found = LocalPosterior(GP, X, y, weight, n).calibrated(60, 0, GROUPS)[0]
         np.testing.assert_allclose(found.scale, _scale(X, y, weight, GROUPS, near), rtol=1e-4)
-    monkeypatch.setattr(local, "LOST", np.inf)
-    fewest, _ = LocalPosterior(GP, X, y, weight, 40).calibrated(60, 0, GROUPS, (5,))
+    monkeypatch.setattr(local, "GAIN", np.inf)
+    fewest, _ = LocalPosterior(GP, X, y, weight, 40).calibrated(60, 0, GROUPS, 5)
     np.testing.assert_allclose(fewest.scale, found.scale, rtol=1e-6)
     two = (GROUPS == 1).astype(int)
     whole = LocalPosterior(GP, X, y, weight, 50).calibrated(60, 0, two)[0]
@@ -135,8 +135,8 @@ def test_calibration_mends_a_wrong_noise():
     np.testing.assert_allclose(found, right / 4 + 0.75 / (1 + n), rtol=1e-5)
 
 
-def test_the_fewest_neighbours_that_lose_little(monkeypatch):
-    """Each number with its own c; the losses by dense algebra; what is returned is what calibration with that number gives."""
+def test_neighbours_are_doubled_while_the_density_increases(monkeypatch):
+    """Each number has its own c. Gains are equal to those of dense algebra. The result is equal to a calibration with the chosen number."""
     data = _data(80)
     posterior = LocalPosterior(GP, *data, 40)
 
@@ -147,17 +147,17 @@ def test_the_fewest_neighbours_that_lose_little(monkeypatch):
         V, weight = alone.scale * (variance + 0.02), data[2][rows].astype(np.float64)
         return np.average(np.log(V) + (data[1][rows] - mean) ** 2 / V, weights=weight) / 2, alone
 
-    exact = {n: loss(n)[0] - loss(40)[0] for n in (3, 12, 20)}
-    assert exact[3] > exact[12] > 1e-6
-    for most, chosen, tried in (
-        (np.inf, 3, [3]),
-        (exact[12] + 1e-6, 12, [3, 12]),
-        (-np.inf, 40, [3, 12, 20]),
+    gains = {n: loss(n // 2)[0] - loss(n)[0] for n in (6, 12, 24)} | {40: loss(24)[0] - loss(40)[0]}
+    assert gains[6] > gains[12] > 1e-6
+    for least, chosen, tried in (
+        (np.inf, 3, [6]),
+        (gains[12] + 1e-6, 6, [6, 12]),
+        (-np.inf, 40, [6, 12, 24, 40]),
     ):
-        monkeypatch.setattr(local, "LOST", most)
-        found, lost = posterior.calibrated(50, 3, None, (3, 12, 20, 40))
-        assert found.n_neighbours == chosen and list(lost) == tried
-        np.testing.assert_allclose(list(lost.values()), [exact[n] for n in tried], atol=1e-6)
+        monkeypatch.setattr(local, "GAIN", least)
+        found, told = posterior.calibrated(50, 3, None, 3)
+        assert found.n_neighbours == chosen and list(told) == tried
+        np.testing.assert_allclose(list(told.values()), [gains[n] for n in tried], atol=1e-6)
         np.testing.assert_allclose(found.scale, loss(chosen)[1].scale, rtol=1e-6)
         Z = _data(5, seed=1)[0]
         np.testing.assert_allclose(

@@ -119,7 +119,8 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    _noise_level: ClassVar[float | None] = None  # the noise variance of an earlier fit, fixed by a pool
+    # Noise variance, error distribution and number of neighbours of an earlier fit, which a pool keeps.
+    _earlier: ClassVar[tuple[float, Dispersion | None, int] | None] = None
     solver: Any = "auto"
     _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
 
@@ -180,12 +181,15 @@ class KernelGPRegressor(FamilyRegressor):
             nlml = exact.nlml() if isinstance(exact, ExactKernelPosterior) else None
             fitted = fitted_model(data, posterior, observation)
             store(self, y, fitted, data, learned, context, solution=solution, nlml=nlml)
+            self._errors = errors
         return self
 
     def _error_distribution(
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
     ) -> Dispersion | None:
         """Return the error distribution. "auto" compares distributions only for learned noise."""
+        if self._earlier is not None:
+            return self._earlier[1]
         likelihood = resolve_likelihood(self._likelihood, KERNEL)
         if likelihood == AUTO and self.learner is None:
             context.record("likelihood", GAUSSIAN, "the noise was not learned")
@@ -282,8 +286,8 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> Kerne
     """Return the initial kernel and noise."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
-    known = estimator._noise_level
-    noise = start_noise(likelihood, KERNEL, spread, estimator.dtype) if known is None else known_noise(known)
+    earlier = estimator._earlier
+    noise = known_noise(earlier[0]) if earlier else start_noise(likelihood, KERNEL, spread, estimator.dtype)
     kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
     if isinstance(given, str):
         encoder = vars(estimator).get("_encoder_of_pool", data.encoder)

@@ -28,7 +28,7 @@ from stochgp.objectives.kernel import nlml_and_gradient
 from stochgp.parameters import Frozen, cast, frozen, in_parameters, value_of
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, MixturePosterior
 from stochgp.posteriors.exact import exact_at
-from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, local_search_bytes
+from stochgp.posteriors.local import FEWEST, GAIN, NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky
 from stochgp.solvers.base import SMALL
@@ -69,13 +69,15 @@ def kernel_posterior(
     """Return the posterior at these hyperparameters, and its solution (None if local)."""
     prediction, why = _prediction(data, estimator)
     if prediction == "local":
-        return _local_posterior(gp, data, context, why), None
+        return _local_posterior(gp, data, estimator, context, why), None
     try:
         return _global_posterior(gp, data, estimator, context, why, is_learned)
     except TimeIsUpError as late:
         why = f"a solve with all rows would take too long, so predictions use nearby rows: {late}"
         context.end(RESULTS.time_limit, why)
-        return _local_posterior(gp, data, context, "there was no time for a solve with all rows"), None
+        return _local_posterior(
+            gp, data, estimator, context, "there was no time for a solve with all rows"
+        ), None
 
 
 def _prediction(data: TrainingData, estimator: Any) -> tuple[str, str]:
@@ -103,7 +105,7 @@ def _global_posterior(
             raised, growth, reason = noise_floor(gp, data, near, choice[1])
             if growth > MAX_GROWTH and estimator.solver == "auto":
                 why = f"a solve with all rows needs a larger noise variance, which would multiply predicted variances by {1 + growth:.3g}"
-                return _local_posterior(gp, data, context, why), None
+                return _local_posterior(gp, data, estimator, context, why), None
             if raised is not gp:
                 context.record("noise_floor", float(raised.noise_variance), reason)
             gp = raised
@@ -148,27 +150,29 @@ def noise_floor(
     return eqx.tree_at(lambda g: g.noise.level, gp, raised), growth, why
 
 
-def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why: str) -> LocalPosterior:
+def _local_posterior(
+    gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str
+) -> LocalPosterior:
     """Return the calibrated local posterior, with fewer neighbours if little accuracy is lost."""
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
-    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.rows.weights)
-    is_late = deadline.left() <= LOCAL_SECONDS
-    rows, counts = (FEW_CALIBRATION_ROWS, ()) if is_late else (CALIBRATION_ROWS, FEWER)
+    n = estimator._earlier[2] if estimator._earlier else None
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.rows.weights, n_neighbours=n or NEIGHBOURS)
+    is_late, gains = deadline.left() <= LOCAL_SECONDS, dict[int, float]()
+    rows = FEW_CALIBRATION_ROWS if is_late else CALIBRATION_ROWS
     try:
         with deadline.granted(LOCAL_SECONDS):
-            local, lost = local.calibrated(rows, 0, data.rows.group, counts)
+            local, gains = local.calibrated(rows, 0, data.rows.group, None if is_late or n else FEWEST)
     except TimeIsUpError:
-        rows, lost = 0, {}
+        rows = 0
     context.report["calibration_rows"] = rows  # left-out rows for the scale of variances
-    if lost:
-        losses = ", ".join(f"{few}: {nats:.4f}" for few, nats in lost.items())
-        most = f"at most {LOST} nats per row, else {NEIGHBOURS}"
+    if gains:
+        listed = ", ".join(f"{more}: {nats:.4f}" for more, nats in gains.items())
         context.record(
             "neighbours",
             local.n_neighbours,
-            f"the smallest of {FEWER} whose predictions of left-out rows lose {most}; losses: {losses}",
+            f"doubled from {FEWEST} to at most {NEIGHBOURS} while predictions of left-out rows gain {GAIN} nats per row; gains: {listed}",
         )
     context.record("prediction", "local", why)
     context.record("variance", "near rows", "the variance is computed from the same nearby rows as the mean")

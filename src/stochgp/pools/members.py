@@ -230,9 +230,8 @@ def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegress
     posterior: Any = member._fitted.posterior
     noise = float(model_of(posterior).noise.level)
     solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
-    again = learned_again(
-        member, rows, kernel=member.kernel_, learner=None, solver=solver, _noise_level=noise
-    )
+    earlier = noise, vars(member)["_errors"], getattr(posterior, "n_neighbours", 0)
+    again = learned_again(member, rows, kernel=member.kernel_, learner=None, solver=solver, _earlier=earlier)
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):
             again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))

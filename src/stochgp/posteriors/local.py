@@ -19,13 +19,13 @@ from stochgp.neighbours import NONE, SLACK, Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import on_host
 from stochgp.numerics.clustered import scale_of
 from stochgp.numerics.seeds import random_rows
-from stochgp.objectives.conditionals import PAIRS, conditional_moments, parts_of
+from stochgp.objectives.conditionals import PAIRS, conditional_moments, is_small, parts_of
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 
-NEIGHBOURS = 256
-FEWER = (64, 128)  # smaller numbers of neighbours to try
-LOST = 0.004  # nats per row: maximum loss with fewer neighbours
+NEIGHBOURS, FEWEST = 256, 64
+GAIN = 0.001  # nats per row: minimum gain of twice the number of neighbours
+WIDE_BELOW, SOME = 1e-2, 100  # use float64 if some of 100 rows have a lower ratio of noise to k(x, x)
 ARRAYS = 8  # number of float64 arrays of the size of a thread's matrices
 
 Moments = tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"], Float[np.ndarray, " P"]]
@@ -75,6 +75,13 @@ class LocalPosterior(AbstractPosterior):
         """The kernel as one RBF or Matérn term, or None."""
         terms = dense.terms_of(self._model.kernel)
         return terms[0] if terms is not None and len(terms) == 1 else None
+
+    @functools.cached_property
+    def _is_wide(self) -> bool:
+        """True if conditional densities need float64."""
+        with jax.enable_x64(True):
+            some = random_rows(len(self.X), SOME)
+            return is_small(self.gp, Data(self.X[some], self.y[some], self.weight[some]), WIDE_BELOW)
 
     @functools.cached_property
     def tree(self) -> Neighbours:
@@ -142,7 +149,8 @@ class LocalPosterior(AbstractPosterior):
             S = parts[number]
             X, y = (part[S].astype(np.float64) for part in (self.X, self.y))
             count = np.where(S == NONE, 0.0, self.weight[S])
-            return conditional_moments(self._model, Data(X, y, count), Z[starts[number] : starts[number + 1]])
+            x = Z[starts[number] : starts[number + 1]]
+            return conditional_moments(self._model, Data(X, y, count), x, self._is_wide)
 
         with jax.enable_x64(True):
             found = in_threads(one, range(len(parts))) or [(np.zeros(0),) * 3]
@@ -160,34 +168,32 @@ class LocalPosterior(AbstractPosterior):
         return X if term is None else term.scaled(X) * np.sqrt(term.lengthscale)
 
     def calibrated(
-        self,
-        n_rows: int,
-        seed: int | tuple[int, ...],
-        group: Int[np.ndarray, " N"] | None = None,
-        counts: tuple[int, ...] = (),
-    ) -> tuple["LocalPosterior", dict[int, float]]:
-        """Calibrate variances and number of neighbours; return the posterior and the losses.
+        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None,
+        fewest: int | None = None,
+    ) -> tuple["LocalPosterior", dict[int, float]]:  # fmt: skip
+        """Calibrate variances and number of neighbours; return the posterior and the gains.
 
         The factor c of the variances maximises the leave-one-out density of `n_rows` random training rows and
-        of one more row with a standardised error of 1. `counts` are smaller numbers of neighbours to try; the
-        posterior uses the first of these numbers that loses at most 0.004 nats per row.
+        of one more row with a standardised error of 1. The number of neighbours starts at `fewest`, and is
+        doubled while this increases the density by at least 0.001 nats per row, up to `n_neighbours`.
         """
-        lost: dict[int, float] = {}
+        gains: dict[int, float] = {}
         if len(self.X) == 1 or n_rows == 0:
-            return self, lost
+            return self, gains
         rows = random_rows(len(self.X), n_rows, seed)
         near = self.others(rows, self.n_neighbours, group)
-        c, least = self.scale_of(rows, near, group)
-        n = self.n_neighbours
-        for fewer in (count for count in counts if count < near.shape[1]):
-            other, loss = self.scale_of(rows, near[:, :fewer], group)
-            lost[fewer] = loss - least
-            if lost[fewer] <= LOST:
-                c, n = other, fewer
+        n = min(fewest or self.n_neighbours, near.shape[1])
+        c, loss = self.scale_of(rows, near[:, :n], group)
+        while n < near.shape[1]:
+            more = min(2 * n, near.shape[1])
+            other, new = self.scale_of(rows, near[:, :more], group)
+            gains[more] = loss - new
+            if gains[more] < GAIN:
                 break
-        made = dataclasses.replace(self, scale=c, n_neighbours=n)
+            c, loss, n = other, new, more
+        made = dataclasses.replace(self, scale=c, n_neighbours=n if gains else self.n_neighbours)
         vars(made)["tree"] = self.tree
-        return made, lost
+        return made, gains
 
     def scale_of(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
