@@ -1,5 +1,6 @@
 """Predictions of held-out rows by the members of a pool, and the weights of the members."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -202,7 +203,8 @@ def widen_for_later_times(
         factor = best_width(distributions[k], predictions.y, far, predictions.weight) if takes_width else 1.0
         if factor > 1:
             members[name]._fitted = members[name]._fitted.widened(factor)
-            distributions[k], factors[name] = members[name]._fitted.distribution(predictions.rows.X), factor
+            factors[name], root = factor, math.sqrt(factor)
+            distributions[k] = distributions[k].affine(root, distributions[k].mean * (1 - root))
             # Scores on blocks stay unchanged, because the width was fitted to them.
             density[~far, k] = distributions[k].logpdf(predictions.y)[~far]
     context.report["widths"] = factors
