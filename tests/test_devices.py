@@ -212,7 +212,9 @@ def test_two_processes_share_sparse_fits_and_refuse_kernel_ones():
     """Of two devices each: both find the same bits, and what one process finds."""
     first, second = together_("bounds,sparse,refused")
     assert first == second
-    assert first["refused"] == ["KernelGPRegressor can be fitted in one process only, but there are 2"]
+    assert first["refused"] == [
+        "KernelGPRegressor can be fitted in one process only, but there are 2 processes"
+    ]
     assert max(first["bounds"]) < 1e-12
     for found in first["sparse"].values():
         assert max(found["far"]) < 1e-9 and found["told"][1]["choice"]["processes"] == 2
