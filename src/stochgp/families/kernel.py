@@ -119,7 +119,8 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    # Noise variance, error distribution and number of neighbours of an earlier fit, which a pool keeps.
+    # Noise variance of an earlier fit, which a pool keeps, and for local predictions the distribution of
+    # errors and the number of neighbours.
     _earlier: ClassVar[tuple[float, Dispersion | None, int] | None] = None
     solver: Any = "auto"
     _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
@@ -188,7 +189,7 @@ class KernelGPRegressor(FamilyRegressor):
         self, posterior: AbstractPosterior, gp: KernelGP, data: TrainingData, context: FitContext
     ) -> Dispersion | None:
         """Return the error distribution. "auto" compares distributions only for learned noise."""
-        if self._earlier is not None:
+        if self._earlier is not None and isinstance(posterior, LocalPosterior):
             return self._earlier[1]
         likelihood = resolve_likelihood(self._likelihood, KERNEL)
         if likelihood == AUTO and self.learner is None:
