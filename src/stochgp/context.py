@@ -7,15 +7,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import require_jax
-from stochgp.numerics.seeds import as_key, fold_in, key_of, random_rows, seed_of, split, words_of
+from stochgp.numerics.seeds import as_key, fold_in, key_of, seed_of, split, words_of
 from stochgp.results import RESULTS
 from stochgp.sharding import is_writer, together
 from stochgp.storage.checkpoint import key_of_run
@@ -114,10 +112,6 @@ class FitContext:
     def sample_seed(self) -> int:
         """Return the seed for sampling rows of files and for choosing held-out rows."""
         return seed_of(split(self.learn_key, 6)[5])[0]
-
-    def some_rows(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
-        """Return sorted indices of random rows, for a fit that has no time for all rows."""
-        return random_rows(n_all, n_rows, seed_of(split(self.learn_key, 5)[4])).astype(np.int32)
 
     def record(self, name: str, value: Any, why: str) -> None:
         """Add a decision to `plan_`."""

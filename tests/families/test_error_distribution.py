@@ -16,10 +16,10 @@ from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.families import left_out as choosing
 from stochgp.families import variational
-from stochgp.families.left_out import some_rows
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, constant_noise
 from stochgp.models import KernelGP
+from stochgp.numerics.seeds import random_rows
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
 from stochgp.variational.decoupled import DecoupledProcess
@@ -173,7 +173,7 @@ def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
     """That of all variances is the posterior's: mean z² is 1, and 9 k and 9 σ² change nothing."""
     monkeypatch.setattr(choosing, "ROWS", 80)
     (found, weight, group), (scaled, *_) = left_out(), left_out(9.0)
-    at = some_rows(300, 80)
+    at = random_rows(300, 80)
     assert_array_equal(found.weight, weight[at])
     assert_array_equal(found.group, group[at])
     assert_allclose(np.average(found.y**2, weights=weight[at]), 1, rtol=1e-12)

@@ -12,6 +12,7 @@ from stochgp.kernels.warped import kernel_and_directions
 from stochgp.learners import LeaveOneOut
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import known_noise
+from stochgp.objectives.conditionals import Conditional
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)
@@ -136,7 +137,9 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(rotation, "_rotated", lambda gp, M: gp + 1)
     monkeypatch.setattr(rotation, "_outer_products", lambda *args: np.ones((2, 2)))
     monkeypatch.setattr(rotation, "TRIAL", Trial())
-    monkeypatch.setattr(rotation, "left_out_scores", lambda gp, *args: scores[gp])
+    monkeypatch.setattr(
+        rotation, "predicted_by_others", lambda gp, *args: Conditional(-scores[gp], None, None)
+    )
     monkeypatch.setattr(rotation, "SCORED", 2000)
     monkeypatch.setattr(rotation, "clusters", lambda *args: np.arange(2000))
     source = MemorySource(np.zeros((5000, 2)), np.zeros(5000))

@@ -136,8 +136,7 @@ def of_labels(concentration, n=4_000):
 def predicted(log_p, rows):
     parts, n = [Categorical(logs) for logs in log_p], len(rows)
     density, means = np.stack([part.logpdf(rows.y) for part in parts], axis=1), np.zeros((n, len(parts)))
-    more = np.ones(n), np.zeros(n)
-    return HeldOutPredictions(list("ab")[: len(parts)], rows, parts, means, density, *more)
+    return HeldOutPredictions(list("ab")[: len(parts)], rows, parts, means, density, np.ones(n))
 
 
 def test_the_temperature_is_that_of_the_held_out_rows():

@@ -36,8 +36,7 @@ def predicted(means, stds, y, X=None, names="abc"):
     parts: Any = [Normal(m, np.broadcast_to(s, n)) for m, s in zip(mean.T, stds, strict=True)]
     rows = Data(np.zeros((n, 1)) if X is None else X[:, None], y)
     density = np.stack([part.logpdf(y) for part in parts], axis=1)
-    more = np.ones(n), np.full(n, y.mean())
-    return HeldOutPredictions(list(names)[: len(means)], rows, parts, mean, density, *more)
+    return HeldOutPredictions(list(names)[: len(means)], rows, parts, mean, density, np.ones(n))
 
 
 def two_members(errors=(0.5, 0.6), n=R):
@@ -183,7 +182,7 @@ def test_rows_after_the_last_time_have_the_weights_of_held_out_blocks(X, new, na
     mean = np.stack([np.where(far, 0.0, y), np.where(far, y, 0.0)], axis=1)
     density = norm.logpdf(y[:, None], mean, 0.5)
     held = Data(X.astype(float), y, np.ones(n), np.arange(n, dtype=np.int32))
-    found = HeldOutPredictions(names, held, [], mean, density, np.ones(n), np.zeros(n), far)
+    found = HeldOutPredictions(names, held, [], mean, density, np.ones(n), far)
     weights = stack_by_time(found, replace(held, group=group))
     w = np.zeros((3, 2))
     w[:, [names.index(name) for name in weights.names]] = weights.weights(np.array(new, float))

@@ -161,7 +161,7 @@ def learn(
         on_device, need = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.mesh)
         logger.info("learning from %d rows by %s", min(N, data.n_rows), type(learner).__name__)
         source = data.source(on_device, context.mesh)
-        rows = source if data.n_rows <= N else source.some(context.some_rows(N, data.n_rows))
+        rows = source if data.n_rows <= N else source.some(random_rows(data.n_rows, N, context.seed("rows")))
         found = fit(
             learner, gp, rows, key=context.learn_key, progress=reporter(data, context),
             checkpoint=context.checkpoint, prior=prior,

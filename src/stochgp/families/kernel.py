@@ -119,9 +119,7 @@ class KernelGPRegressor(FamilyRegressor):
 
     kernel: Any = "matern32"
     learner: Any = "auto"
-    # Noise variance of an earlier fit, which a pool keeps, and for local predictions the distribution of
-    # errors and the number of neighbours.
-    _earlier: ClassVar[tuple[float, Dispersion | None, int] | None] = None
+    _earlier: ClassVar[Any] = None  # for refits of pools: the estimator with the known noise variance
     solver: Any = "auto"
     _rotates: ClassVar[bool] = True  # False for members of pools whose rows have groups
 
@@ -190,7 +188,7 @@ class KernelGPRegressor(FamilyRegressor):
     ) -> Dispersion | None:
         """Return the error distribution. "auto" compares distributions only for learned noise."""
         if self._earlier is not None and isinstance(posterior, LocalPosterior):
-            return self._earlier[1]
+            return self._earlier._errors
         likelihood = resolve_likelihood(self._likelihood, KERNEL)
         if likelihood == AUTO and self.learner is None:
             context.record("likelihood", GAUSSIAN, "the noise was not learned")
@@ -287,8 +285,10 @@ def initial_kernel_gp(estimator: KernelGPRegressor, data: TrainingData) -> Kerne
     """Return the initial kernel and noise."""
     dtype, spread, given = jnp.dtype(estimator.dtype), data.spread, estimator.kernel
     likelihood = resolve_likelihood(estimator._likelihood, KERNEL)
-    earlier = estimator._earlier
-    noise = known_noise(earlier[0]) if earlier else start_noise(likelihood, KERNEL, spread, estimator.dtype)
+    if estimator._earlier is None:
+        noise = start_noise(likelihood, KERNEL, spread, estimator.dtype)
+    else:
+        noise = known_noise(float(model_of(estimator._earlier._fitted.posterior).noise.level))
     kernel = kernels.resolve(given, data.n_inputs, variance=spread, dtype=dtype)
     if isinstance(given, str):
         encoder = vars(estimator).get("_encoder_of_pool", data.encoder)

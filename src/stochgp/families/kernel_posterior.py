@@ -157,7 +157,7 @@ def _local_posterior(
     N, D = data.n_rows, data.n_inputs
     need = local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2)
     context.budget.require(need, f"local prediction from {N} rows")
-    n = estimator._earlier[2] if estimator._earlier else None
+    n = estimator._earlier and getattr(estimator._earlier._fitted.posterior, "n_neighbours", None)
     local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.rows.weights, n_neighbours=n or NEIGHBOURS)
     is_late, gains = deadline.left() <= LOCAL_SECONDS, dict[int, float]()
     rows = FEW_CALIBRATION_ROWS if is_late else CALIBRATION_ROWS

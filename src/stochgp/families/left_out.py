@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
@@ -25,7 +25,6 @@ from stochgp.observations.error_distribution import GAUSSIAN, MIN_DF, SCALED, ch
 from stochgp.solvers.base import SMALL
 from stochgp.tables.molecules import is_packed
 
-Scores = Float[np.ndarray, " R"]
 SEED = 0
 SOME = 100  # rows for an estimate of the noise
 TYPICAL_ROWS = 1000
@@ -35,20 +34,8 @@ ROWS = 65_536  # maximum number of left-out rows
 BYTES_PER_NUMBER = 64  # bytes of trees per row and input
 
 
-def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
-    """Return at most `most` random rows."""
-    return random_rows(n_rows, most, SEED).astype(np.int32)
-
-
-def left_out_scores(
-    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " R"]
-) -> Scores:
-    """Return the log density of each row in `rows` given its neighbours."""
-    return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
-
-
 def predicted_by_others(
-    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"]
+    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " P"]
 ) -> Conditional:
     """Return predictions of `rows` from neighbours in other groups. X contains all inputs."""
     with jax.enable_x64(True):
@@ -57,8 +44,8 @@ def predicted_by_others(
 
 
 def beside_others(
-    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
-) -> Int32[np.ndarray, "P m"]:
+    gp: Any, source: MemorySource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " P"], k: int
+) -> Int[np.ndarray, "P m"]:
     """Return at most k neighbours of each row in other groups, then the row itself."""
     near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
     return np.concatenate([near, rows[:, None]], axis=1)
@@ -77,7 +64,7 @@ def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | 
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
         return None
     source = data.source(False)
-    return predicted_by_others(gp, source, source.inputs(), some_rows(data.n_rows, TYPICAL_ROWS))
+    return predicted_by_others(gp, source, source.inputs(), random_rows(data.n_rows, TYPICAL_ROWS, SEED))
 
 
 def typical_error(near: Conditional) -> float:
@@ -147,7 +134,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> Data:
     If the posterior allows it, each row is predicted from all other rows (with groups: from other groups).
     Otherwise each row is predicted from neighbours, and the errors are scaled to a mean square of 1.
     """
-    rows = some_rows(data.n_rows, ROWS)
+    rows = random_rows(data.n_rows, ROWS, SEED)
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )

@@ -12,7 +12,7 @@ from stochgp.choosing import prefer
 from stochgp.context import OPTIONAL_SECONDS, FitContext
 from stochgp.data.memory import MemorySource
 from stochgp.families.default_learners import ROW_BY_ROW
-from stochgp.families.left_out import SOME, beside_others, left_out_scores
+from stochgp.families.left_out import SOME, beside_others, predicted_by_others
 from stochgp.kernels import dense
 from stochgp.kernels.warped import kernel_and_directions, turned
 from stochgp.learners import FullBatch
@@ -79,7 +79,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, in
     group = None if source.group is None else source.group[scored]
     judged = clusters(X[scored], group), source.weights()[scored]
     gp: Any = learned.gp
-    kept, n_rounds, doubted, scores = UNCHANGED, 0, False, left_out_scores(gp, source, X, scored)
+    kept, n_rounds, doubted, scores = UNCHANGED, 0, False, -predicted_by_others(gp, source, X, scored).loss
     for number in range(1, MAX_ROUNDS + 1):
         if deadline.left() < max(2 * learned.seconds, OPTIONAL_SECONDS):
             yield kept, n_rounds, "there was no time for another round"
@@ -90,7 +90,7 @@ def _rounds(learned: FitResult, source: MemorySource) -> Iterator[tuple[Kept, in
             yield kept, n_rounds, "gradients along the current axes are uncorrelated"
             return
         (gp, hessian), name = TRIAL.scored_briefly(_rotated(gp, M), source, (SEED,)), f"round {number}"
-        new = left_out_scores(gp, source, X, scored)
+        new = -predicted_by_others(gp, source, X, scored).loss
         preferred = prefer(scores, {name: new}, *judged)
         is_better = preferred.name is not None
         if is_better:

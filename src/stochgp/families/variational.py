@@ -15,12 +15,13 @@ from stochgp.data.memory import Source, padded_size
 from stochgp.data.rows import Data
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
-from stochgp.families.left_out import SEED, some_rows
+from stochgp.families.left_out import SEED
 from stochgp.families.starts import inputs_of
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import filled_up, on_device
+from stochgp.numerics.seeds import random_rows
 from stochgp.objectives import bound_of_all, lower_bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
@@ -198,7 +199,7 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitConte
 
 
 def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:
-    """Return `size` points: the given points, and random rows that are not in `some_rows`."""
+    """Return `size` points: the given points, and random rows that `_solved` does not use."""
     if size == 0:
         return points
     order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
@@ -216,7 +217,7 @@ def _solved(
     learned = float(gp.noise_variance)
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
-    rows = Data(data.X, data.y, data.rows.weights).take(some_rows(data.n_rows, ROWS))
+    rows = Data(data.X, data.y, data.rows.weights).take(random_rows(data.n_rows, ROWS, SEED))
     y, weight = np.asarray(rows.y, np.float64), np.asarray(rows.weights, np.float64)
     error, variance = posterior.without(rows, learned)
     before, best = _mean_of(error**2, weight), None

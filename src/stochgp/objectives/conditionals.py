@@ -158,13 +158,11 @@ def conditional_moments(
     prior = np.maximum(A[:, -1, -1] - noise, 0)
     if wide:
         found, _, h, _ = left_out(A, y, nought, nought)
-        found = Conditional(*(part[:, 0] for part in found))
         rounding = rounding_error(prior, np.sum(np.square(h[:, :-1, 0]), axis=1), np.float64)
     else:
         found, rounding = of_last(A, y, nought[:, 0], nought[:, 0]), 0.0
-        found = Conditional(*(part.astype(np.float64) for part in found))
-    mean = -found.z * np.sqrt(found.variance)
-    return mean, np.minimum(np.maximum(found.variance - noise, rounding), prior), prior
+    z, V = (part.ravel().astype(np.float64) for part in (found.z, found.variance))
+    return -z * np.sqrt(V), np.minimum(np.maximum(V - noise, rounding), prior), prior
 
 
 def _solved(A: np.ndarray, right: np.ndarray, R: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -59,12 +59,17 @@ class Boosting:
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[tuple[list[int], list[float], np.ndarray]] = []  # inputs, thresholds, leaves
         best, n_best = loss(other_values), 0
-        table = _Table.of(bins, np.array([len(edge) for edge in edges]))
-        while len(table.inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
-            some = np.sort(generator.permutation(len(table.inputs))[:MAX_INPUTS])
+        sizes = np.array([len(edge) + 1 for edge in edges])
+        many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
+        inputs, n_many, dense = np.concatenate([many, two]), len(many), np.ascontiguousarray(bins[:, many])
+        sparse = csr_array(bins[:, two])  # inputs with one threshold, such as indicators of categories
+        while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
+            some = np.sort(generator.permutation(len(inputs))[:MAX_INPUTS])
             rows = np.sort(generator.permutation(len(X))[: max(1, round(self.share * len(X)))])
             g, h = (part[rows] for part in slopes(values))
-            splits, leaves = self._grow(bins, rows, table.take(rows, some), g, h)
+            drawn = dense[rows][:, some[some < n_many]], sparse[rows][:, some[some >= n_many] - n_many]
+            found = _histograms(inputs[some], sizes[inputs[some]], *drawn, g, h)
+            splits, leaves = self._grow(bins, rows, *found, g, h)
             thresholds = [edges[j][cut] if cut < len(edges[j]) else np.inf for j, cut in splits]
             trees.append(([j for j, _ in splits], thresholds, leaves))
             values += leaves[_leaf(bins, splits)]
@@ -78,10 +83,10 @@ class Boosting:
         return joined([Trees(np.array(splits_of, np.int32), np.array(thresholds_of), np.array(leaves_of))])
 
     def _grow(
-        self, bins: Bins, rows: Int[np.ndarray, " n"], table: "_Table", g: np.ndarray, h: np.ndarray
-    ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
+        self, bins: Bins, rows: np.ndarray, inputs: np.ndarray, cuts: np.ndarray, order: np.ndarray,
+        histograms: Histograms, g: np.ndarray, h: np.ndarray,
+    ) -> tuple[list[Split], Float[np.ndarray, " L"]]:  # fmt: skip
         """Return the splits of one tree of these rows, one per level, and the values of its leaves."""
-        inputs, cuts, order, histograms = _histograms(table, g, h)
         n, T = len(g), len(order)
         worth = lambda G, H: (np.square(G) / (H + self.ridge)).sum(axis=0)
         leaf, splits = np.zeros(n, np.int64), []
@@ -104,42 +109,15 @@ class Boosting:
         return splits, -self.rate * G / (H + self.ridge)
 
 
-class _Table(NamedTuple):
-    """The bins of the inputs with thresholds, in the order of rows.
-
-    Inputs with one threshold, such as indicators of categories, are rows of a sparse matrix.
-    """
-
-    inputs: Int[np.ndarray, " S"]
-    n_edges: Int[np.ndarray, " S"]
-    many: Int[np.ndarray, "N M"]  # bins of the inputs with more than one threshold
-    two: Any  # [N, S − M], 1 above the threshold
-
-    @classmethod
-    def of(cls, bins: Bins, n_edges: Int[np.ndarray, " D"]) -> "_Table":
-        many, two = np.flatnonzero(n_edges > 1), np.flatnonzero(n_edges == 1)
-        inputs = np.concatenate([many, two])
-        return cls(inputs, n_edges[inputs], np.ascontiguousarray(bins[:, many]), csr_array(bins[:, two]))
-
-    def take(self, rows: Int[np.ndarray, " n"], some: Int[np.ndarray, " s"]) -> "_Table":
-        """Return some rows and some inputs."""
-        inputs, n_edges, M = self.inputs[some], self.n_edges[some], self.many.shape[1]
-        many, two = self.many.take(rows, axis=0), self.two[rows]
-        if len(some) < len(self.inputs):
-            many, two = many[:, some[some < M]], two[:, some[some >= M] - M]
-        return _Table(inputs, n_edges, many, two)
-
-
 def _histograms(
-    table: _Table, g: np.ndarray, h: np.ndarray
+    inputs: np.ndarray, sizes: np.ndarray, many: Bins, two: Any, g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Histograms]:
     """Return inputs, cuts and order of S splits, and a function for Σ g and Σ h [2, L, S]."""
-    M, B = table.many.shape[1], table.two.shape[1]
-    sizes = table.n_edges[:M] + 1
-    order = np.repeat(np.arange(M), sizes)
-    start = np.cumsum(sizes) - sizes
-    slots, input_of_pair = table.many + start, table.two.indices.astype(np.int64)
-    row_of_pair = np.repeat(np.arange(len(g)), np.diff(table.two.indptr))
+    M, B = many.shape[1], two.shape[1]
+    order = np.repeat(np.arange(M), sizes[:M])
+    start = np.cumsum(sizes[:M]) - sizes[:M]
+    slots, input_of_pair = many + start, two.indices.astype(np.int64)
+    row_of_pair = np.repeat(np.arange(len(g)), np.diff(two.indptr))
     T, is_equal = len(order), bool((h == h[0]).all())
 
     def histograms(chosen: Mask, leaf: np.ndarray, L: int) -> Float[np.ndarray, "2 L S"]:
@@ -156,7 +134,7 @@ def _histograms(
         return found
 
     cuts = np.concatenate([np.arange(T) - start[order], np.zeros(B, np.int64)])
-    return np.concatenate([table.inputs[:M][order], table.inputs[M:]]), cuts, order, histograms
+    return np.concatenate([inputs[:M][order], inputs[M:]]), cuts, order, histograms
 
 
 def _leaf(bins: Bins, splits: list[Split]) -> Int[np.ndarray, " N"]:

@@ -181,9 +181,9 @@ class GPClassifier(PosteriorClassifier, PoolEstimator):
         held = rows.take(np.concatenate(where))
         distributions = [Categorical(logs) for logs in np.concatenate(log_p, axis=1)]
         log_density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
-        nothing = np.zeros(len(held))  # classes have no means; only log probabilities matter
-        means, weight = np.zeros_like(log_density), held.weights.astype(np.float64)
-        return HeldOutPredictions(list(members), held, distributions, means, log_density, weight, nothing)
+        means = np.zeros_like(log_density)  # classes have no means; only log probabilities matter
+        weight = held.weights.astype(np.float64)
+        return HeldOutPredictions(list(members), held, distributions, means, log_density, weight)
 
     def _settings_again(
         self, member: SparseGPClassifier, share: int, goes_on: bool = False

@@ -19,7 +19,7 @@ from stochgp.estimators.base import GPEstimator
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.families.default_learners import ALL_ROWS_OF_CLASSES, CLASSIFIER, MAX_SITE_ROWS
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.kernel import KernelGPRegressor, model_of
+from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import with_posterior
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.features import is_network
@@ -228,10 +228,8 @@ def learned_again(member: Any, rows: Data, **settings: Any) -> Any:
 def kernel_of_all_rows(member: KernelGPRegressor, rows: Data) -> KernelGPRegressor:
     """Return a kernel GP with the learned hyperparameters fixed, in units of these rows."""
     posterior: Any = member._fitted.posterior
-    noise = float(model_of(posterior).noise.level)
     solver = "local" if member.plan_["prediction"]["choice"] == "local" else member.solver
-    earlier = noise, vars(member)["_errors"], getattr(posterior, "n_neighbours", 0)
-    again = learned_again(member, rows, kernel=member.kernel_, learner=None, solver=solver, _earlier=earlier)
+    again = learned_again(member, rows, kernel=member.kernel_, learner=None, solver=solver, _earlier=member)
     if isinstance(posterior, MixturePosterior) and isinstance(again._fitted.posterior, ExactKernelPosterior):
         with jax.enable_x64(True):
             again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))

@@ -281,7 +281,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             return alone(best, "there was no time to compare members")
         context.report["held_out_rows"] = len(predictions.y)
         record_scores(predictions, scores)
-        context.report["constant_rmse"] = predictions.rmse(predictions.constant)
+        middle = np.average(predictions.y, weights=predictions.weight)
+        context.report["constant_rmse"] = predictions.rmse(middle)
         hurdles = [name for name in predictions.names if name.startswith(POINT_MASS)]
         others = predictions.of([name for name in predictions.names if name not in hurdles])
         if others.far is not None:

@@ -26,7 +26,7 @@ from stochgp.distributions import (
 )
 from stochgp.distributions.transformed import truncated
 from stochgp.numerics import clustered
-from stochgp.pools.division import BLOCK, LEARNED, SINGLE, Roles
+from stochgp.pools.division import BLOCK, SINGLE, Roles
 from stochgp.pools.members import BY_BLOCKS
 from stochgp.results import RESULTS
 
@@ -90,20 +90,19 @@ class HeldOutPredictions:
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
     weight: PerRow  # for scores; single rows and rows of blocks have equal sums of weights
-    constant: PerRow  # mean target of the rows that members learned from
     far: Mask | None = None  # rows of held-out blocks of time
 
     @property
     def y(self) -> PerRow:
         return self.rows.y
 
-    def rmse(self, mean: PerRow) -> float:
-        """Return the weighted root mean square error of predicted means."""
+    def rmse(self, mean: Any) -> float:
+        """Return the weighted root mean square error of predicted means, or of one number."""
         return float(np.average((self.y - mean) ** 2, weights=self.weight)) ** 0.5
 
     def take(self, i: Any) -> "HeldOutPredictions":
         """Return the predictions of some rows, without distributions."""
-        names = "mean", "log_density", "weight", "constant"
+        names = "mean", "log_density", "weight"
         arrays = {name: getattr(self, name)[i] for name in names}
         return replace(self, rows=self.rows.take(i), distributions=[], far=None, **arrays)
 
@@ -158,19 +157,13 @@ def _predict(members: dict[str, Any], rows: Data, role: Roles, fold: Roles | Non
         distributions.append(fitted.distribution(held.X) if fold is None else fitted.fold_out(rows, fold))
     mean = np.stack([found.mean for found in distributions], axis=1)
     density = np.stack([found.logpdf(held.y) for found in distributions], axis=1)
-    if fold is None:
-        seen = rows.take(role == LEARNED)
-        constant = np.full(len(held), np.average(seen.y, weights=seen.weights))
-    else:
-        counts, sums = (np.bincount(fold, w) for w in (rows.weights, rows.weights * rows.y))
-        constant = ((sums.sum() - sums) / (counts.sum() - counts))[fold]
     weight = held.weights.astype(np.float64)
     if far is None or far.all() or not far.any():
         far = None
     else:  # gives single rows and rows of blocks equal sums of weights
         totals = weight[~far].sum(), weight[far].sum()
         weight = weight / np.where(~far, *totals) * weight.sum() / 2
-    return HeldOutPredictions(list(members), held, distributions, mean, density, weight, constant, far)
+    return HeldOutPredictions(list(members), held, distributions, mean, density, weight, far)
 
 
 def held_out_clusters(members: dict[str, Any], held: Data) -> Int[np.ndarray, " R"]:
