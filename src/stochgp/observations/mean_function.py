@@ -25,7 +25,7 @@ PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # ridge penalties of slopes for s
 MIN_SHARE = 0.1  # lower bound of `noise_factor`, and of the share of degrees of freedom of the residuals
 
 FOLDS = 5  # folds for cross-fitted trees
-BOOSTING = Boosting(n_trees=250, depth=6, rate=0.2, ridge=0.5, n_bins=64, fewest=4, patience=20)
+BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=64, fewest=4, patience=20)
 SHARES, SEEN = (0.4, 0.8), 10_000  # bounds of the share of rows per tree; rows per tree between them
 SHARE_OF_TIME = 0.5  # share of the time limit of a fit for the trees
 
