@@ -62,7 +62,7 @@ class Boosting:
         sizes = np.array([len(edge) + 1 for edge in edges])
         many, two = np.flatnonzero(sizes > 2), np.flatnonzero(sizes == 2)
         inputs, n_many, dense = np.concatenate([many, two]), len(many), np.ascontiguousarray(bins[:, many])
-        sparse = csr_array(bins[:, two])  # inputs with one threshold, such as indicators of categories
+        sparse: Any = csr_array(bins[:, two])  # inputs with one threshold, such as indicators of categories
         while len(inputs) and len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
             some = np.sort(generator.permutation(len(inputs))[:MAX_INPUTS])
             rows = np.sort(generator.permutation(len(X))[: max(1, round(self.share * len(X)))])

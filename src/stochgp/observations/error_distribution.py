@@ -132,21 +132,21 @@ def choose(rows: Data, seed: int, *, heavy_tails: bool = True) -> tuple[Preferen
         n_parts = 2 * PARTS if n_groups >= 2 * PARTS * FEWEST_GROUPS else PARTS
         n_scored = min(PARTS, -(-n_parts * FEWEST_GROUPS // n_groups))
     part = folds(len(rows), rows.group, n_parts, seed)
-    scored, gaussian, rival = [], [], []
+    scored, gaussian, rival, trees = [], [], [], list[Trees | None]()
     for k in range(n_scored):
         is_tested, is_other = part == k, part == (k + 1) % n_parts
         first, others, tested = (rows.take(where) for where in (~is_tested & ~is_other, is_other, is_tested))
         shape = _fit(first, others, seed, scaled, heavy_tails)
         base = _fit(first, others, seed, False, False)
         scored.append(np.flatnonzero(is_tested))
+        trees.append(shape.trees)
         gaussian.append(base.log_density(tested.y**2, np.zeros(1)))
         rival.append(shape.log_density(tested.y**2, shape.log_scale(tested.X)))
     tested, (gaussian, rival) = rows.take(np.concatenate(scored)), map(np.concatenate, (gaussian, rival))
     preference = prefer(gaussian, {name: rival}, clusters(tested.X, tested.group), tested.weight)
     if preference.name is None or n_scored > 1:
         return preference, None
-    both = rows.take(is_tested | is_other)
-    return preference, _with_tails(shape.trees, first, both, heavy_tails)
+    return preference, _with_tails(trees[0], rows.take(part > 1), rows.take(part < 2), heavy_tails)
 
 
 def fit(
