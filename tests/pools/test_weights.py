@@ -11,12 +11,14 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 
+from stochgp import KernelGPRegressor
 from stochgp.data import Standardiser
 from stochgp.data.memory import MemorySource
 from stochgp.data.rows import Data
 from stochgp.distributions import Normal, Rounded, mixture
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation
+from stochgp.pools import weights as weights_module
 from stochgp.pools.weights import (
     HeldOutPredictions,
     PoolWeights,
@@ -24,6 +26,7 @@ from stochgp.pools.weights import (
     stack,
     stack_by_time,
     stacking_weights,
+    widen_for_later_times,
 )
 
 R = 600
@@ -147,6 +150,23 @@ def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
     y = mean + std * np.sqrt(factor) * generator.normal(size=n) + 100 * ~rows
     narrow = Normal(mean, np.full(n, std))
     assert abs(best_width(narrow, y, rows, np.ones(n)) / max(factor, 1.0) - 1) < 0.1
+
+
+def test_wider_held_out_distributions_are_those_of_the_wider_member(monkeypatch):
+    monkeypatch.setattr(weights_module, "best_width", lambda *_: 2.25)
+    X = GENERATOR.normal(size=(60, 2))
+    settings = {"learner": None, "likelihood": Gaussian(constant_noise(0.1)), "random_state": 0}
+    member = KernelGPRegressor(**settings).fit(X, 5 + np.sin(X[:, 0]))
+    held = Data(X[:9] + 0.1, np.full(9, 5.0))
+    before, far = member._fitted.distribution(held.X), np.arange(9) > 4
+    density, name = before.logpdf(held.y)[:, None], "kernel_by_blocks"
+    found = HeldOutPredictions([name], held, [before], before.mean[:, None], density, np.ones(9), far)
+    wider = widen_for_later_times({name: member}, found, SimpleNamespace(report={}))
+    after = member._fitted.distribution(held.X)
+    assert_allclose(after.std, 1.5 * before.std, rtol=1e-9)
+    assert_allclose(wider.distributions[0].std, after.std, rtol=1e-9)
+    assert_allclose(wider.distributions[0].mean, after.mean, rtol=1e-9)
+    assert_allclose(wider.log_density[~far, 0], after.logpdf(held.y)[~far], rtol=1e-9)
 
 
 @pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion()])
