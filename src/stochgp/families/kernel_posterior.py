@@ -172,7 +172,7 @@ def _local_posterior(
         context.record(
             "neighbours",
             local.n_neighbours,
-            f"doubled from {FEWEST} to at most {NEIGHBOURS} while predictions of left-out rows gain {GAIN} nats per row; gains: {listed}",
+            f"the number starts at {FEWEST}. It is doubled if this improves the log density of left-out rows by {GAIN} nats per row or more. Improvements: {listed}",
         )
     context.record("prediction", "local", why)
     context.record("variance", "near rows", "the variance is computed from the same nearby rows as the mean")
